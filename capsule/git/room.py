@@ -25,7 +25,7 @@ def _open_clone(store: CoreStore) -> Clone:
 def _past_version(store: CoreStore, id: str, at: str, *, announce: bool) -> PastVersion:
     from capsule_cli.commands.git import history
 
-    return history.past_of(store, id, at, tell=announce)
+    return history.past_of(store, id, at, announce=announce)
 
 
 def _clone_commands() -> Mapping[str, Command]:

@@ -1,6 +1,7 @@
-"""`git`: makes a clone understand conversations, takes that out again, and says how it stands.
+"""`git setup`, `git teardown` and `git status`: prepare a clone for conversations, undo that, and
+report the state.
 
-What must stay true: whatever is left for a person to do makes `setup` and `status` exit 1.
+What must stay true: if a person has to do something by hand, `setup` and `status` exit with 1.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def setup(
     """
     with open_core_store() as store:
         steps = git.open(store).setup(everywhere=everywhere)
-    _tell(steps, ok=not any(step.todo for step in steps))
+    _print_steps(steps, ok=not any(step.todo for step in steps))
 
 
 def teardown(
@@ -42,18 +43,21 @@ def teardown(
     """Remove only what `setup` added. Report what stays, and why."""
     with open_core_store() as store:
         steps = git.open(store).teardown(everywhere=everywhere)
-    _tell(steps)
+    _print_steps(steps)
 
 
 def status() -> None:
     """Report whether this clone is set up, what changed since the last commit, and what to do; exit
     1 when there is something to do."""
     with open_core_store() as store:
-        state = git.open(store).status()
-    print_answer(state.as_json(), "\n".join(map(one_line, _of_state(state))), ok=state.is_fine)
+        status = git.open(store).status()
+    print_answer(
+        status.as_json(), "\n".join(map(one_line, _status_lines(status))), ok=status.is_fine
+    )
 
 
-def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
+def _print_steps(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
+    """Print the steps of a setup or teardown. `ok` is false if a person has to do something."""
     lines = [] if steps else ["nothing of Capsule is set up here"]
     where = {
         "repository": "git's configuration of this repository",
@@ -63,19 +67,22 @@ def _tell(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
         lines.append(f"{one_line(where.get(step.where, step.where))}: {one_line(step.what)}")
         lines += [f"  to do: {one_line(step.todo)}"] if step.todo else []
     if any(step.changed and step.kind in ("attributes", "ignore") for step in steps):
-        now = "commit .gitattributes and .gitignore, so that other clones have them as they are now"
-        lines.append(f"{now}: capsule git commit")
+        advice = (
+            "commit .gitattributes and .gitignore, so that other clones have them as they are now"
+        )
+        lines.append(f"{advice}: capsule git commit")
     print_answer([step.as_json() for step in steps], "\n".join(lines), ok=ok)
 
 
-def _of_state(state: RepositoryStatus) -> Iterator[str]:
-    for todo, findings in groupby(state.findings, lambda finding: finding.todo):
+def _status_lines(status: RepositoryStatus) -> Iterator[str]:
+    """Yield the findings with what to do, and a summary of the clone."""
+    for todo, findings in groupby(status.findings, lambda finding: finding.todo):
         yield from (finding.what for finding in findings)
         yield f"  {todo}"
-    where = state.top + (f", folder {state.folder}" if state.folder else "")
-    follows = f", which follows {state.upstream}" if state.upstream else ""
-    branch = f"branch {state.branch}{follows}" if state.branch else "no branch is checked out"
+    where = status.top + (f", folder {status.folder}" if status.folder else "")
+    follows = f", which follows {status.upstream}" if status.upstream else ""
+    branch = f"branch {status.branch}{follows}" if status.branch else "no branch is checked out"
     yield (
-        f"{'this clone is set up' if state.is_fine else 'something is to be done'}: {where}; "
+        f"{'this clone is set up' if status.is_fine else 'something is to be done'}: {where}; "
         f"{branch}"
     )

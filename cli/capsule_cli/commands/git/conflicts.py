@@ -1,4 +1,4 @@
-"""What merges left to be settled: `git resolve`."""
+"""`git resolve`: choose a value for each field that two merged versions changed differently."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def _list(id: str | None) -> None:
             "" if in_terminal() else conflict.title,  # For a person the value is worth more.
             conflict.field,
             str(number),
-            _shown(value),
-            at or "",
+            _value_text(value),
+            time or "",
             "stands" if value == conflict.kept else "",
         )
         for conflict in conflicts
-        for number, (value, at) in enumerate(conflict.values, 1)
+        for number, (value, time) in enumerate(conflict.values, 1)
     ]
     columns = ("id", "title", "field", "n", "value", "set at", "")
     value = [conflict.as_json() for conflict in conflicts]
@@ -81,85 +81,90 @@ def resolve(
     assert id is not None
     refuse_if(keep is not None and value is not None, "give --keep or --value, not both", "--value")
     with open_conversation(id) as (store, id):
-        settled = []
-        for dispute in _meant(store, id, field, only_one=keep is not None or value is not None):
-            chosen = _chosen(dispute, keep, value)
-            store.conflicts.resolve(id, dispute.field, chosen)
-            settled.append({"field": dispute.field, "value": chosen})
-        left = [conflict.as_json() for conflict in store.conflicts.list(id)]
+        resolved = []
+        for field_conflict in _matching_conflicts(
+            store, id, field, only_one=keep is not None or value is not None
+        ):
+            chosen = _chosen_value(field_conflict, keep, value)
+            store.conflicts.resolve(id, field_conflict.field, chosen)
+            resolved.append({"field": field_conflict.field, "value": chosen})
+        remaining = [conflict.as_json() for conflict in store.conflicts.list(id)]
     done = "\n".join(
-        f"{id}: {one_line(entry['field'])} is {_shown(entry['value'])}" for entry in settled
+        f"{id}: {one_line(entry['field'])} is {_value_text(entry['value'])}" for entry in resolved
     )
-    print_answer({"id": id, "settled": settled, "left": left}, done)
-    if left and not global_options.json:
+    print_answer({"id": id, "settled": resolved, "left": remaining}, done)
+    if remaining and not global_options.json:
         print_notice(
-            f"{len(left)} more to resolve; list them with: capsule git resolve {id} --list"
+            f"{len(remaining)} more to resolve; list them with: capsule git resolve {id} --list"
         )
 
 
-def _meant(store: CoreStore, id: str, field: str | None, *, only_one: bool) -> list[Conflict]:
-    """The disputes to settle. Raises InvalidInput: There are none, or more than the one that was to
-    be named.
+def _matching_conflicts(
+    store: CoreStore, id: str, field: str | None, *, only_one: bool
+) -> list[Conflict]:
+    """Return the conflicts to resolve. Raises InvalidInput: none matches, or several match and only
+    one is permitted.
     """
     conflicts = store.conflicts.list(id)
-    names = ", ".join(one_line(dispute.field) for dispute in conflicts)
+    names = ", ".join(one_line(conflict.field) for conflict in conflicts)
     if not conflicts:
         raise InvalidInput(f"conversation {id} has nothing to resolve")
-    meant = [dispute for dispute in conflicts if field in (None, dispute.field)]
-    if not meant:
+    matching = [conflict for conflict in conflicts if field in (None, conflict.field)]
+    if not matching:
         raise InvalidInput(
             f"conversation {id} has no conflict in {one_line(field or '')!r}, only: {names}"
         )
-    if only_one and len(meant) > 1:
+    if only_one and len(matching) > 1:
         raise InvalidInput(
             f"conversation {id} has conflicts in several fields; name one of: {names}"
         )
-    return meant
+    return matching
 
 
-def _chosen(dispute: Conflict, keep: int | None, value: str | None) -> Any:
-    """The value that was chosen: as typed (JSON, unless the values are texts), or by its number.
+def _chosen_value(conflict: Conflict, keep: int | None, value: str | None) -> Any:
+    """Return the value that was chosen, by its number or as typed. A typed value is JSON, unless
+    the values are texts.
 
     Raises:
-        InvalidInput: The choice is none of the values, or nobody can be asked.
-        Stopped: The person doesn't want to decide.
+        InvalidInput: There is no such value, or there is nobody to ask.
+        CommandStopped: The person chose none.
     """
     if value is None:
-        number = _ask(dispute) if keep is None else keep
-        if not 1 <= number <= len(dispute.values):
+        number = _ask_for_number(conflict) if keep is None else keep
+        if not 1 <= number <= len(conflict.values):
             raise InvalidInput(
-                f"{dispute.field} has {len(dispute.values)} values; there is no number {number}"
+                f"{conflict.field} has {len(conflict.values)} values; there is no number {number}"
             )
-        return dispute.values[number - 1][0]
-    if all(other is None or isinstance(other, str) for other, _ in dispute.values):
+        return conflict.values[number - 1][0]
+    if all(other is None or isinstance(other, str) for other, _ in conflict.values):
         return value
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
         raise InvalidInput(
-            f"the values of {dispute.field} are not texts, so --value must be valid JSON"
+            f"the values of {conflict.field} are not texts, so --value must be valid JSON"
         ) from None
 
 
-def _ask(dispute: Conflict) -> int:
+def _ask_for_number(conflict: Conflict) -> int:
     if not sys.stdin.isatty():
         raise InvalidInput(
-            f"choose the value of {dispute.field} with --keep N or --value TEXT; list the "
+            f"choose the value of {conflict.field} with --keep N or --value TEXT; list the "
             "values with: capsule git resolve --list"
         )
-    print_notice(f'{dispute.field} of conversation {dispute.id} "{one_line(dispute.title)}":')
-    for number, (value, at) in enumerate(dispute.values, 1):
+    print_notice(f'{conflict.field} of conversation {conflict.id} "{one_line(conflict.title)}":')
+    for number, (value, time) in enumerate(conflict.values, 1):
         print_notice(
             f"  {number}  "
-            f"{_shown(value)}{f'  ({at})' if at else ''}{'  stands' if value == dispute.kept else ''}"
+            f"{_value_text(value)}{f'  ({time})' if time else ''}{'  stands' if value == conflict.kept else ''}"
         )
     choice = typer.prompt(
-        f"Which value? 1-{len(dispute.values)}, or q to leave the conflict", default="q", err=True
+        f"Which value? 1-{len(conflict.values)}, or q to leave the conflict", default="q", err=True
     )
     if not str(choice).isdecimal():
         raise CommandStopped("nothing was changed")
     return int(choice)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return one_line(value if isinstance(value, str) else orjson.dumps(value).decode())

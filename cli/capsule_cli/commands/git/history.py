@@ -1,4 +1,4 @@
-"""`git log`, `git diff`, `git restore`, and the past version that `show --at` shows."""
+"""`git log`, `git diff`, `git restore`, and the past versions for `show --at`."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ def log(id: Id, limit: Limit = None) -> None:
             if step.commit is None:
                 return ("", "", "not committed yet", words)
             length = length or len(clone.repository.short(step.commit.hash))
-            at = step.commit.at  # With the zone it was made in: for a person, to the minute.
-            at = f"{at[:16].replace('T', ' ')} {at[19:]}" if in_terminal() else at
-            return (step.commit.hash[:length], at, step.commit.author, words)
+            time = step.commit.at  # With the zone it was made in: for a person, to the minute.
+            time = f"{time[:16].replace('T', ' ')} {time[19:]}" if in_terminal() else time
+            return (step.commit.hash[:length], time, step.commit.author, words)
 
         with closing(clone.log(clone.resolve(id), limit=limit)) as steps:
             if not global_options.json and not in_terminal():
                 for step in steps:
                     print_rows([row(step)])
                 return
-            listed = list(with_progress("reading", steps))
+            timeline = list(with_progress("reading", steps))
         with paged():
             columns = ("commit", "when", "author", "what")
             print_list(
-                [step.as_json() for step in listed],
+                [step.as_json() for step in timeline],
                 columns,
-                map(row, listed),
+                map(row, timeline),
                 "git has no version of it",
                 last="what",
             )
@@ -69,8 +69,8 @@ def log(id: Id, limit: Limit = None) -> None:
 
 def diff(
     id: Id,
-    before: str = argument("REV", f"The earlier version: {_REVISION}.", ...),
-    after: str | None = argument(
+    old_revision: str = argument("REV", f"The earlier version: {_REVISION}.", ...),
+    new_revision: str | None = argument(
         "REV", "The later version, likewise. Without it: the present conversation."
     ),
 ) -> None:
@@ -80,7 +80,7 @@ def diff(
     """
     with open_core_store() as store:
         clone = git.open(store)
-        difference = clone.diff(clone.resolve(id), before, after)
+        difference = clone.diff(clone.resolve(id), old_revision, new_revision)
         if global_options.json:
             print_json(difference.as_json())
             return
@@ -88,31 +88,33 @@ def diff(
             print_safe_bytes(difference.text(coloured=styled("x", 1) != "x"))
 
 
-def past_of(store: CoreStore, id: str, at: str, *, tell: bool) -> PastVersion:
-    """A past version of a conversation, which may be gone by now; with `tell`, stderr names the
-    commit.
+def past_of(store: CoreStore, id: str, time: str, *, announce: bool) -> PastVersion:
+    """Return a past version of a conversation, which may be deleted now. With `announce`, name its
+    commit on stderr.
     """
     clone = git.open(store)
-    version = clone.version(clone.resolve(id), at)
-    if tell:
-        print_notice(one_line(_as_of(version)))
+    version = clone.version(clone.resolve(id), time)
+    if announce:
+        print_notice(one_line(_version_text(version)))
     return version
 
 
-def _as_of(version: PastVersion) -> str:
+def _version_text(version: PastVersion) -> str:
     return f"as of commit {version.label}, {version.commit.at}, by {version.commit.author}"
 
 
 def restore(
-    id: Id, at: str = option("--at REV", f"The version: {_REVISION}.", ...), dry_run: DryRun = False
+    id: Id,
+    time: str = option("--at REV", f"The version: {_REVISION}.", ...),
+    dry_run: DryRun = False,
 ) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
     with open_core_store() as store:
         clone = git.open(store)
-        done = clone.restore(clone.resolve(id), at, dry_run=dry_run)
-    result, how = done.as_json(), _as_of(done.version)
-    said = f"{'would be' if dry_run else 'is'} {how}: {'; '.join(done.changes)}"
-    if not done.changes:
-        said = f"already has this version, {how}; nothing was changed"
-    kept = f"; the former version is kept as {one_line(done.kept)}" if done.kept else ""
-    print_answer(result, f"conversation {result['id']} {one_line(result['title'])!r} {said}{kept}")
+        restored = clone.restore(clone.resolve(id), time, dry_run=dry_run)
+    result, how = restored.as_json(), _version_text(restored.version)
+    text = f"{'would be' if dry_run else 'is'} {how}: {'; '.join(restored.changes)}"
+    if not restored.changes:
+        text = f"already has this version, {how}; nothing was changed"
+    kept = f"; the former version is kept as {one_line(restored.kept)}" if restored.kept else ""
+    print_answer(result, f"conversation {result['id']} {one_line(result['title'])!r} {text}{kept}")

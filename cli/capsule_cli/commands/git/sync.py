@@ -1,7 +1,10 @@
-"""`git commit` and `git sync`: the store into its repository, and from clone to clone.
+"""`git commit` and `git sync`: commit the store to its repository, and exchange commits with a
+remote.
 
-What must stay true: the output says what was done even when something is left to a person, which
-has an exit code of its own.
+With `--follow` a loop commits or syncs whenever nobody has written for a while (`_AutocommitLoop`).
+
+What must stay true: the output names what was done, also if a person has to do the rest. Then the
+command has an exit code of its own.
 """
 
 from __future__ import annotations
@@ -31,12 +34,12 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-#: How many seconds without a change an autocommit waits for by default.
+#: Seconds without a change after which an autocommit commits by default.
 QUIET = 30
-#: How often one that syncs asks the remote, though nothing changed here.
-_EVERY_S = 300.0
-#: How often it looks whether it was asked to end, while it waits.
-_LOOK_S = 0.25
+#: Seconds after which the loop syncs, even if nothing changed here.
+_SYNC_PERIOD_S = 300.0
+#: Most seconds of one wait. Between two waits a signal can end the loop.
+_WAIT_S = 0.25
 
 _MESSAGE = "Give the commit this subject. Without it, the subject says what changed."
 Message = Annotated[str | None, option("--message -m TEXT", _MESSAGE, ...)]
@@ -71,14 +74,14 @@ def commit(
     refuse_if(idle_s < 1, "the least is 1s", "--idle")
     if follow:
         refuse_if(message is not None, "each commit gets its own subject", "--message")
-        _autocommit(idle_s, syncs=syncs)
+        _run_autocommit(idle_s, syncs=syncs)
         return
     refuse_if(syncs, "is for --follow; once: capsule git sync", "--sync")
     with open_core_store() as store:
-        with SignalGuard() as ending, _shown(ending) as steps:
-            done = git.open(store).commit(_subject(message), progress=steps)
-        print_answer(done.as_json(), "\n".join(_of_commit(done)) or "nothing to commit")
-    _leave(done)
+        with SignalGuard() as guard, _guarded_steps(guard) as report:
+            result = git.open(store).commit(_subject(message), progress=report)
+        print_answer(result.as_json(), "\n".join(_commit_lines(result)) or "nothing to commit")
+    _raise_if_left_out(result)
 
 
 def sync(
@@ -96,129 +99,134 @@ def sync(
     person settles it: capsule git resolve
     """
     with open_core_store() as store:
-        with SignalGuard() as ending, _shown(ending) as steps:
-            done = git.open(store).sync(_subject(message), unrelated=unrelated, progress=steps)
-        disputed = store.conflicts.list()
+        with SignalGuard() as guard, _guarded_steps(guard) as report:
+            result = git.open(store).sync(_subject(message), unrelated=unrelated, progress=report)
+        conflicts = store.conflicts.list()
         print_answer(
-            done.as_json() | {"conflicts": [conflict.as_json() for conflict in disputed]},
-            "\n".join(_of_sync(done))
-            or ("nothing to commit" if done.offline or not done.remote else "up to date"),
+            result.as_json() | {"conflicts": [conflict.as_json() for conflict in conflicts]},
+            "\n".join(_sync_lines(result))
+            or ("nothing to commit" if result.offline or not result.remote else "up to date"),
         )
-    _warn_of(done)
-    _leave(done.committed)
-    if disputed:
-        said = (
+    _warn_about_remote(result)
+    _raise_if_left_out(result.committed)
+    if conflicts:
+        text = (
             "clones changed the same field; see: capsule git resolve --list; resolve it: "
             "capsule git resolve ID"
         )
         fields = (
             f"conversation {conflict.id} {conflict.title!r}: {conflict.field}"
-            for conflict in disputed
+            for conflict in conflicts
         )
-        raise CommandStopped("\n".join([said, *fields]))
+        raise CommandStopped("\n".join([text, *fields]))
 
 
-def _autocommit(idle_s: int, *, syncs: bool) -> None:
-    with open_core_store() as store, SignalGuard() as ending:
-        auto = _AutocommitLoop(store, idle_s, ending, syncs=syncs)
+def _run_autocommit(idle_s: int, *, syncs: bool) -> None:
+    """Commit or sync in a loop until a signal comes, then commit the rest."""
+    with open_core_store() as store, SignalGuard() as guard:
+        loop = _AutocommitLoop(store, idle_s, guard, syncs=syncs)
         try:
-            since = None
+            cursor = None
             while True:
-                # An exception in the midst of waiting could leave a thread's lock behind.
-                ending.defer_signals()
-                since = auto.wait(since)
-                ending.allow_signals()
+                # An exception while it waits could leave the lock of a thread taken.
+                guard.defer_signals()
+                cursor = loop.wait(cursor)
+                guard.allow_signals()
         except (KeyboardInterrupt, SystemExit):
-            ending.finish()
-            auto.end()
+            guard.finish()
+            loop.end()
             raise
 
 
 class _AutocommitLoop:
-    """Commits, or syncs, when nobody has written for a while, and says what it did.
+    """Commits or syncs when nobody has written for a while, and prints the results.
 
     Args:
-        after_s: How long nobody must have written, in seconds.
-        syncs: Whether it syncs instead, but for the end, which waits for no network.
+        store: The store.
+        after_s: Seconds without a write after which it acts.
+        guard: The guard that a signal interrupts.
+        syncs: Whether to sync instead of committing. The last commit never waits for the network.
     """
 
     def __init__(
-        self, store: CoreStore, after_s: float, ending: SignalGuard, *, syncs: bool
+        self, store: CoreStore, after_s: float, guard: SignalGuard, *, syncs: bool
     ) -> None:
         from capsule.git.commits.commit import Autocommit
 
         self._clone = git.open(store)
-        _ = self._clone.repository  # Without one it does not begin.
-        self._store, self._syncs = store, syncs
-        self._ending: SignalGuard | None = ending
+        _ = self._clone.repository  # Raises if the store is in no repository.
+        self._store = store
+        self._syncs = syncs
+        #: None at the end: then no step is interrupted, and there is no sync.
+        self._guard: SignalGuard | None = guard
         self._timer = Autocommit(
-            after_s, self._act, self._failed, every_s=_EVERY_S if syncs else None
+            after_s, self._act, self._report_failure, every_s=_SYNC_PERIOD_S if syncs else None
         )
-        self._named: set[str] = set()
-        #: Whether the remote could not be reached the last time, and which it was: each change of
-        #: that is said once.
-        self._alone: tuple[bool, str] | None = None
+        self._reported_problems: set[str] = set()
+        #: Whether the last sync could not reach the remote, and the name of the remote. Each change
+        #: of it is reported once.
+        self._remote_state: tuple[bool, str] | None = None
 
-    def wait(self, since: str | None) -> str:
-        """Wait for changes, and act when it is time. Returns: the cursor after the changes."""
+    def wait(self, cursor: str | None) -> str:
+        """Wait for changes, and act when it is time. Return the cursor after the changes."""
         due_in_s = self._timer.due_in_s()
-        news = self._store.wait_for_changes(
-            since, timeout_s=_LOOK_S if due_in_s is None else min(due_in_s, _LOOK_S)
+        batch = self._store.wait_for_changes(
+            cursor, timeout_s=_WAIT_S if due_in_s is None else min(due_in_s, _WAIT_S)
         )
-        self._timer.heard(news.changes)
+        self._timer.heard(batch.changes)
         self._timer.act_if_due()
-        return news.cursor
+        return batch.cursor
 
     def end(self) -> None:
-        """Commit what is left."""
-        self._ending = None
+        """Commit the remaining changes."""
+        self._guard = None
         self._timer.act()
 
     def _act(self) -> None:
         from capsule.git.commits.sync import SyncResult
 
-        exchanges = self._syncs and self._ending is not None
-        with _shown(self._ending) as steps:
+        exchanges = self._syncs and self._guard is not None
+        with _guarded_steps(self._guard) as report:
             if exchanges:
-                done = self._clone.sync(progress=steps, asks=False)
+                result = self._clone.sync(progress=report, asks=False)
             else:
-                done = SyncResult(self._clone.commit(progress=steps, asks=False))
-        if lines := _of_sync(done):
+                result = SyncResult(self._clone.commit(progress=report, asks=False))
+        if lines := _sync_lines(result):
             print_answer(
-                (done if self._syncs else done.committed).as_json(), "\n".join(lines), line=True
+                (result if self._syncs else result.committed).as_json(), "\n".join(lines), line=True
             )
         if exchanges:
-            alone = bool(done.offline), done.remote
-            if alone != self._alone:
-                _warn_of(done)
-            self._alone = alone
+            remote_state = bool(result.offline), result.remote
+            if remote_state != self._remote_state:
+                _warn_about_remote(result)
+            self._remote_state = remote_state
         for problem in (
-            str(problem) for error in done.committed.invalid for problem in error.problems
+            str(problem) for error in result.committed.invalid for problem in error.problems
         ):
-            if problem not in self._named:
-                self._named.add(problem)
+            if problem not in self._reported_problems:
+                self._reported_problems.add(problem)
                 print_notice(f"not committed: {problem}")
 
-    def _failed(self, error: CapsuleError) -> None:
+    def _report_failure(self, error: CapsuleError) -> None:
         print_notice(f"not committed; it is tried again: {error.message}")
 
 
 @contextmanager
-def _shown(ending: SignalGuard | None) -> Iterator[Progress]:
-    """A bar for the steps of a commit or sync that take long; `ending`, if any, ends it between two
-    of them.
+def _guarded_steps(guard: SignalGuard | None) -> Iterator[Progress]:
+    """Yield a function that reports the steps of a commit or sync. It draws a bar for long steps,
+    and lets `guard`, if any, end the work between two steps.
     """
     with progress("documents") as bar:
 
-        def show(step: str, done: int, total: int) -> None:
-            if ending is not None:
-                ending.step(step)
+        def show(step: str, result: int, total: int) -> None:
+            if guard is not None:
+                guard.step(step)
             if bar is not None and total:
-                bar(done, total)
+                bar(result, total)
 
         yield show
-    if ending is not None:
-        ending.allow_signals()
+    if guard is not None:
+        guard.allow_signals()
 
 
 def _subject(message: str | None) -> str | None:
@@ -226,51 +234,57 @@ def _subject(message: str | None) -> str | None:
     return message
 
 
-def _of_commit(done: CommitResult) -> list[str]:
-    return [f"committed {done.commit[:10]}: {one_line(done.subject)}"] if done.commit else []
+def _commit_lines(result: CommitResult) -> list[str]:
+    """Return the line that names a commit, if one was made."""
+    return [f"committed {result.commit[:10]}: {one_line(result.subject)}"] if result.commit else []
 
 
-def _of_sync(done: SyncResult) -> list[str]:
-    lines = _of_commit(done.committed)
-    if done.received:
-        documents = [brought for applied in done.applied for brought in applied.documents.values()]
-        files = sum(applied.files for applied in done.applied)
+def _sync_lines(result: SyncResult) -> list[str]:
+    """Return the lines about a sync: commit, received commits, kept files, notes, pushed commits."""
+    lines = _commit_lines(result.committed)
+    if result.received:
+        documents = [
+            brought for applied in result.applied for brought in applied.documents.values()
+        ]
+        files = sum(applied.files for applied in result.applied)
         parts = [
             with_count(len(documents), "document"),
             *([with_count(files, "other file")] if files else []),
         ]
-        how = "merged" if done.merged else "received"
+        how = "merged" if result.merged else "received"
         lines.append(
-            f"{how} {with_count(done.received, 'commit')} from {done.remote}: {', '.join(parts)}"
+            f"{how} {with_count(result.received, 'commit')} from {result.remote}: {', '.join(parts)}"
         )
     lines += [
-        f"kept {one_line(path)}, which one side deleted and the other changed" for path in done.kept
+        f"kept {one_line(path)}, which one side deleted and the other changed"
+        for path in result.kept
     ]
-    lines += [one_line(note) for note in done.notes]
-    for applied in done.applied:
+    lines += [one_line(note) for note in result.notes]
+    for applied in result.applied:
         for path, brought in applied.documents.items():
             if brought.why:
                 lines.append(
                     f"kept {one_line(path)}, which was deleted there: {one_line(brought.why)}"
                 )
             lines += [f"{one_line(path)}: {one_line(note)}" for note in brought.notes]
-    if done.pushed:
-        lines.append(f"pushed {with_count(done.pushed, 'commit')} to {done.remote}")
+    if result.pushed:
+        lines.append(f"pushed {with_count(result.pushed, 'commit')} to {result.remote}")
     return lines
 
 
-def _warn_of(done: SyncResult) -> None:
-    if done.offline:
-        reason = done.offline.strip().splitlines()[0]
+def _warn_about_remote(result: SyncResult) -> None:
+    """Print a notice if the remote could not be reached or does not exist."""
+    if result.offline:
+        reason = result.offline.strip().splitlines()[0]
         print_notice(
-            f"{done.remote} can't be reached, so nothing was exchanged: {reason}; sync again later"
+            f"{result.remote} can't be reached, so nothing was exchanged: {reason}; sync again later"
         )
-    elif not done.remote:
+    elif not result.remote:
         print_notice("there is no remote to sync with; add one: git remote add origin URL")
 
 
-def _leave(done: CommitResult) -> None:
-    """End with the error of what was left out, when something was."""
-    problems = [problem for error in done.invalid for problem in error.problems]
+def _raise_if_left_out(result: CommitResult) -> None:
+    """Raise the error of the documents that were not committed, if there are any."""
+    problems = [problem for error in result.invalid for problem in error.problems]
     if problems:
         raise InvalidDocument.of(problems)

@@ -1,9 +1,9 @@
-"""`mcp install`, `mcp uninstall`, `mcp doctor`: the settings of the programs that use the MCP
-server.
+"""`mcp install`, `mcp uninstall` and `mcp doctor`: change and check the settings of the programs
+that use the MCP server.
 
-What must stay true: everything that is to be changed is worked out before the first file is
-written, so that a file that can't be read changes nothing in any other; and what the environment
-says of where those files are is read here.
+What must stay true: all changes are planned before the first file is written. So a file that can't
+be read prevents all_programs change. The environment variables that tell where settings are, are read
+here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 SCOPES: tuple[Scope, ...] = ("user", "project")
 
 
-def _complete(incomplete: str) -> list[tuple[str, str]]:
-    """The names of programs that begin with `incomplete`."""
+def _complete_program(incomplete: str) -> list[tuple[str, str]]:
+    """Return the names of programs that begin with `incomplete`, with their titles."""
     from capsule.mcp_server.clients.programs import CLIENTS
 
     return [(client.name, client.title) for client in CLIENTS if client.name.startswith(incomplete)]
@@ -54,7 +54,9 @@ _NAMES = (
     "The programs: claude-code, claude-desktop, codex, gemini, cursor, vscode, windsurf, "
     "opencode, zed."
 )
-Names = Annotated[list[str] | None, argument("CLIENT", _NAMES, ..., autocompletion=_complete)]
+Names = Annotated[
+    list[str] | None, argument("CLIENT", _NAMES, ..., autocompletion=_complete_program)
+]
 All = Annotated[
     bool, option("--all", "Choose all programs that have settings on this machine.", ...)
 ]
@@ -67,7 +69,7 @@ Force = Annotated[
 
 def install(
     names: Names = None,
-    every: All = False,
+    all_programs: All = False,
     settings: Settings = "user",
     dry_run: DryRun = False,
     force: Force = False,
@@ -91,7 +93,7 @@ def install(
     from capsule.mcp_server.clients.programs import CLIENTS, LaunchCommand
     from capsule.mcp_server.clients.settings import install
 
-    places = machine_paths()
+    paths = machine_paths()
     executable, *words = launch_words()  # This very `capsule`, by its absolute path.
     words += [
         "mcp",
@@ -99,16 +101,16 @@ def install(
         *(["--tools", tools] if tools else []),
     ]
     launch = LaunchCommand(executable, tuple(words))
-    if not names and not any(_has_settings(client, settings, places) for client in CLIENTS):
-        raise _no_settings_error(settings, places, launch)
-    clients = _chosen_programs(names, every, settings, places)
-    plans = [install(client, settings, places, launch, force=force) for client in clients]
-    apply_changes(plans, places, dry_run, is_there=True)
+    if not names and not any(_has_settings(client, settings, paths) for client in CLIENTS):
+        raise _no_settings_error(settings, paths, launch)
+    clients = _chosen_programs(names, all_programs, settings, paths)
+    plans = [install(client, settings, paths, launch, force=force) for client in clients]
+    apply_changes(plans, paths, dry_run, is_there=True)
 
 
 def uninstall(
     names: Names = None,
-    every: All = False,
+    all_programs: All = False,
     settings: Settings = "user",
     dry_run: DryRun = False,
     force: Force = False,
@@ -116,12 +118,10 @@ def uninstall(
     """Remove the entry `capsule` from the settings of programs, and nothing else."""
     from capsule.mcp_server.clients.settings import uninstall
 
-    places = machine_paths()
-    clients = _chosen_programs(names, every, settings, places)
-    plans = [
-        plan for client in clients for plan in uninstall(client, settings, places, force=force)
-    ]
-    apply_changes(plans, places, dry_run, is_there=False)
+    paths = machine_paths()
+    clients = _chosen_programs(names, all_programs, settings, paths)
+    plans = [plan for client in clients for plan in uninstall(client, settings, paths, force=force)]
+    apply_changes(plans, paths, dry_run, is_there=False)
 
 
 def doctor(names: Names = None) -> None:
@@ -133,95 +133,108 @@ def doctor(names: Names = None) -> None:
     """
     from capsule.mcp_server.clients import programs
 
-    places = machine_paths()
-    wanted = select_programs(programs.CLIENTS, names) if names else programs.CLIENTS
+    paths = machine_paths()
+    chosen = select_programs(programs.CLIENTS, names) if names else programs.CLIENTS
     store = named_store()
-    visits = [
-        visit
-        for client in wanted
-        for visit in _check_entries(client, places, store, named=bool(names))
+    checks = [
+        check
+        for client in chosen
+        for check in _check_entries(client, paths, store, is_named=bool(names))
     ]
-    if not visits:
+    if not checks:
         raise CommandStopped("no program has the entry; add it with: capsule mcp install CLIENT")
-    text = escape_controls("\n".join(line for visit in visits for line in visit.lines()))
+    text = escape_controls("\n".join(line for check in checks for line in check.lines()))
     print_answer(
-        [visit.as_json() for visit in visits], text, ok=not any(visit.problems for visit in visits)
+        [check.as_json() for check in checks], text, ok=not any(check.problems for check in checks)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _EntryCheck:
-    """What `doctor` saw of one entry, or of a file that it could not read."""
+    """The result of `doctor` for one entry, or for a file that can't be read.
+
+    Attributes:
+        client: The program.
+        scope: The scope of its settings.
+        path: The settings file.
+        problems: What is wrong.
+        report: The answers of the server. None: it was not started.
+        entry: The entry. None: there is none.
+    """
 
     client: McpProgram
     scope: Scope
     path: str
     problems: tuple[str, ...]
-    seen: ProbeReport | None = None
+    report: ProbeReport | None = None
     entry: ServerEntry | None = None
 
     def as_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"client": self.client.name, "scope": self.scope, "path": self.path}
         if self.entry is not None and (launch := self.entry.launch) is not None:
             value |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
-        if self.seen is not None:
+        if self.report is not None:
             value |= {
-                name: getattr(self.seen, name)
+                name: getattr(self.report, name)
                 for name in ("server", "protocol", "tools", "tokens", "store")
             }
-            value |= {"storeReason": self.seen.reason, "readyMs": self.seen.ready_ms}
+            value |= {"storeReason": self.report.reason, "readyMs": self.report.ready_ms}
         return {**value, "ok": not self.problems, "problems": list(self.problems)}
 
     def lines(self) -> Iterable[str]:
         yield f"{self.client.title} ({self.scope}): {self.path}"
-        seen = self.seen
-        if seen is not None and seen.server:
-            yield f"  {seen.server}, protocol {seen.protocol}, ready after {seen.ready_ms} ms"
-            yield f"  {seen.tools} tools, whose list costs about {seen.tokens} tokens"
-        if seen is not None and seen.store:
-            yield f"  store: {seen.store} ({seen.reason})"
+        report = self.report
+        if report is not None and report.server:
+            yield f"  {report.server}, protocol {report.protocol}, ready after {report.ready_ms} ms"
+            yield f"  {report.tools} tools, whose list costs about {report.tokens} tokens"
+        if report is not None and report.store:
+            yield f"  store: {report.store} ({report.reason})"
         if self.entry is not None and self.entry.off:
             yield "  the entry is switched off there"
         yield from (f"  wrong: {problem}" for problem in self.problems)
 
 
 def _check_entries(
-    client: McpProgram, places: MachinePaths, store: str | None, *, named: bool
+    client: McpProgram, paths: MachinePaths, store: str | None, *, is_named: bool
 ) -> list[_EntryCheck]:
-    """What there is to see of a program, in both scopes."""
+    """Return the checks of a program's entries in both scopes. `is_named`: the user named the
+    program, so that a missing entry is a problem.
+    """
     from capsule.mcp_server.clients import doctor, settings
 
-    visits = []
+    checks = []
     for scope in SCOPES:
         try:
-            entries = list(settings.entries(client, scope, places))
+            entries = list(settings.entries(client, scope, paths))
         except CapsuleError as error:
-            visits.append(_EntryCheck(client, scope, getattr(error, "path", ""), (error.message,)))
+            checks.append(_EntryCheck(client, scope, getattr(error, "path", ""), (error.message,)))
             continue
         for entry in entries:
             if entry.launch is None or not entry.ours:
                 problem = (
                     "the entry starts something else; replace it with: capsule mcp install --force"
                 )
-                visits.append(_EntryCheck(client, scope, entry.path, (problem,), entry=entry))
+                checks.append(_EntryCheck(client, scope, entry.path, (problem,), entry=entry))
                 continue
-            seen = doctor.probe(entry.launch, cwd=places.project, store=store)
-            visits.append(_EntryCheck(client, scope, entry.path, tuple(seen.problems), seen, entry))
-    if named and not visits:
+            report = doctor.probe(entry.launch, cwd=paths.project, store=store)
+            checks.append(
+                _EntryCheck(client, scope, entry.path, tuple(report.problems), report, entry)
+            )
+    if is_named and not checks:
         problem = f"it has no entry; put it in with: capsule mcp install {client.name}"
-        visits.append(_EntryCheck(client, "user", client.files("user", places)[0], (problem,)))
-    return visits
+        checks.append(_EntryCheck(client, "user", client.files("user", paths)[0], (problem,)))
+    return checks
 
 
 def _chosen_programs(
-    names: Sequence[str] | None, every: bool, scope: Scope, places: MachinePaths
+    names: Sequence[str] | None, all_programs: bool, scope: Scope, paths: MachinePaths
 ) -> list[McpProgram]:
-    """The programs that were named, or all whose settings are here."""
+    """Return the named programs, or all that have settings on this machine."""
     from capsule.mcp_server.clients import programs
 
-    refuse_if(every and names, "stands for all programs, so none can be named", "--all")
-    if every:
-        here = [client for client in programs.CLIENTS if _has_settings(client, scope, places)]
+    refuse_if(all_programs and names, "stands for all programs, so none can be named", "--all")
+    if all_programs:
+        here = [client for client in programs.CLIENTS if _has_settings(client, scope, paths)]
         if not here:
             raise CommandStopped("no program's settings are here; name the ones you mean")
         return here
@@ -236,19 +249,20 @@ def _chosen_programs(
 def select_programs(
     clients: Iterable[McpProgram], names: Sequence[str], *others: str
 ) -> list[McpProgram]:
-    """The programs of these names, each once; names in `others` are of no program, and may be given
-    too.
+    """Return the programs of these names, each once. Names in `others` are accepted and left out.
+
+    Raises typer.BadParameter: a name is neither.
     """
     programs = {client.name: client for client in clients}
+    accepted = [*programs, *others]
     for name in names:
-        known = [*programs, *others]
-        refuse_if(name not in known, f"{name!r} is not one of {', '.join(known)}", "CLIENT")
+        refuse_if(name not in accepted, f"{name!r} is not one of {', '.join(accepted)}", "CLIENT")
     return [client for name, client in programs.items() if name in names]
 
 
 def _no_settings_error(scope: Scope, places: MachinePaths, launch: LaunchCommand) -> Refused:
-    """The error that no program's settings are here: where they were looked for, and what a person
-    can do.
+    """Return the error that no program has settings on this machine: where they were looked for,
+    and what a person can do.
     """
     from capsule.mcp_server.clients.programs import CLIENTS, NAME
 
@@ -271,15 +285,19 @@ def _no_settings_error(scope: Scope, places: MachinePaths, launch: LaunchCommand
     return Refused("\n".join(lines), path=places.home, looked=looked, paste=paste)
 
 
-def _has_settings(client: McpProgram, scope: Scope, places: MachinePaths) -> bool:
-    """Whether a program has settings here: one of its files, or a directory of its own for them."""
-    files = client.files(scope, places)
-    own = {os.path.dirname(path) for path in files} - {places.home, places.project}
+def _has_settings(client: McpProgram, scope: Scope, paths: MachinePaths) -> bool:
+    """Return whether a program has settings on this machine: one of its files, or a folder of its
+    own.
+    """
+    files = client.files(scope, paths)
+    own = {os.path.dirname(path) for path in files} - {paths.home, paths.project}
     return any(map(os.path.isfile, files)) or any(map(os.path.isdir, own))
 
 
 def machine_paths() -> MachinePaths:
-    """Where things are on this machine."""
+    """Return the folders, environment variables and commands of this machine that decide where
+    settings are.
+    """
     from capsule.mcp_server.clients.programs import PROGRAMS, VARIABLES, MachinePaths
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
@@ -290,7 +308,7 @@ def machine_paths() -> MachinePaths:
 
 
 def named_store() -> str | None:
-    """The store that was named, absolute."""
+    """Return the store of the option, as an absolute path. None: none was given."""
     if global_options.store is None:
         return None
     from capsule.locate import find_store
@@ -299,23 +317,32 @@ def named_store() -> str | None:
 
 
 def global_option_words(name: str | None) -> list[str]:
-    """The options that have a program work on the store and as the agent that were named here."""
-    store, instance = named_store(), global_options.instance
-    words = ["--store", store] if store else []
-    words += ["--instance", instance] if instance else []
-    return words + (["--as", check_id(name)] if name is not None else [])
+    """Return the options that let a program use the store, the instance and the agent of this
+    command.
+    """
+    words = []
+    store = named_store()
+    if store:
+        words += ["--store", store]
+    if global_options.instance:
+        words += ["--instance", global_options.instance]
+    if name is not None:
+        words += ["--as", check_id(name)]
+    return words
 
 
 def launch_words() -> list[str]:
-    """The words that start `capsule`, the first of them absolute; a symlink to it is kept: it
-    outlives an upgrade.
+    """Return the words that start `capsule`, the first of them absolute. A symlink to the program is
+    not resolved, because it remains after an upgrade.
     """
-    own, beside = sys.argv[0], sysconfig.get_path("scripts")
-    for path in (
-        own if os.path.dirname(own) else None,
-        shutil.which("capsule", path=beside),
+    program = sys.argv[0]
+    scripts_folder = sysconfig.get_path("scripts")
+    candidates = (
+        program if os.path.dirname(program) else None,
+        shutil.which("capsule", path=scripts_folder),
         shutil.which("capsule"),
-    ):
+    )
+    for path in candidates:
         name = os.path.basename(path or "").lower().removesuffix(".exe")
         if path and name == "capsule" and os.access(path, os.X_OK) and os.path.isfile(path):
             return [os.path.abspath(path)]
@@ -325,41 +352,47 @@ def launch_words() -> list[str]:
 def apply_changes(
     plans: Sequence[SettingsChange], places: MachinePaths, dry_run: bool, *, is_there: bool
 ) -> None:
-    """Do what plans say, or show it; the entry `is_there` afterwards. Raises typer.Exit: a person
-    has work to do.
+    """Apply planned changes, or only print them.
+
+    Args:
+        plans: The changes.
+        places: The paths of this machine.
+        dry_run: Whether to change nothing.
+        is_there: Whether the entry is in the settings afterwards.
+
+    Raises typer.Exit: a person has to change a file by hand.
     """
     import platformdirs
 
     from capsule.mcp_server.clients import settings
 
-    # Outside of any project, which may be public.
-    copies = os.path.join(
-        platformdirs.user_state_dir("capsule", appauthor=False), "settings-backups"
-    )
+    # Not in a project, which may be public.
+    state_folder = platformdirs.user_state_dir("capsule", appauthor=False)
+    backup_folder = os.path.join(state_folder, "settings-backups")
     results = []
     for plan in plans:
         is_changed = plan.changes and not dry_run
-        copy = settings.apply(plan, places, copies) if is_changed else None
+        backup = settings.apply(plan, places, backup_folder) if is_changed else None
         if not global_options.json:
-            print_text(
-                escape_controls(
-                    _change_text(plan, copy, dry_run, is_there)
-                    + (_served_store_text(plan.launch) if plan.launch else "")
-                )
-            )
-        commands = [list(command) for command in plan.commands]
+            text = _change_text(plan, backup, dry_run, is_there)
+            if plan.launch:
+                text += _served_store_text(plan.launch)
+            print_text(escape_controls(text))
         result = {
             "client": plan.client.name,
             "scope": plan.scope,
             "path": plan.path,
             "changed": is_changed,
+            "commands": [list(command) for command in plan.commands],
+            "backup": backup,
         }
-        result |= {"commands": commands, "backup": copy} | (
-            {"paste": plan.paste} if plan.paste else {}
-        )
+        if plan.paste:
+            result["paste"] = plan.paste
         if plan.launch:
-            result |= dict(zip(("store", "storeReason"), _served_store(plan.launch), strict=True))
-        results.append(result | ({"diff": plan.diff()} if dry_run else {}))
+            result["store"], result["storeReason"] = _served_store(plan.launch)
+        if dry_run:
+            result["diff"] = plan.diff()
+        results.append(result)
     if global_options.json:
         print_json(results)
     if any(plan.paste for plan in plans):
@@ -367,8 +400,8 @@ def apply_changes(
 
 
 def _served_store(launch: LaunchCommand) -> tuple[str, str]:
-    """The store that a server started in the current folder serves, and why; or nothing, and why
-    there is none.
+    """Return the store that a server serves if it is started in the current folder, and the reason.
+    Without a store return an empty text and the reason.
     """
     from capsule.locate import locate_store
 
@@ -387,7 +420,7 @@ def _served_store_text(launch: LaunchCommand) -> str:
     return f"\n  store, when started here: {store} ({reason}); {always}"
 
 
-def _change_text(plan: SettingsChange, copy: str | None, dry_run: bool, is_there: bool) -> str:
+def _change_text(plan: SettingsChange, backup: str | None, dry_run: bool, is_there: bool) -> str:
     title, path = plan.client.title, plan.path
     if plan.paste:
         how = "put this into it yourself" if is_there else "change it yourself"
@@ -402,7 +435,7 @@ def _change_text(plan: SettingsChange, copy: str | None, dry_run: bool, is_there
         )
     if dry_run:
         return "\n".join(map(shlex.join, plan.commands)) or plan.diff().removesuffix("\n")
-    before = f"\n  what it held before: {copy}" if copy else ""
+    before = f"\n  what it held before: {backup}" if backup else ""
     if not is_there:
         return (
             f"{title}: {path} has no entry any more; what {title} has started already goes on "

@@ -1,7 +1,6 @@
-"""`mcp`: serves the store to AI agents; what configures their programs stands in `mcp_clients`.
+"""`mcp serve`: serve the store to AI agents, over stdin and stdout or over HTTP.
 
-What must stay true: nothing but the protocol goes to stdout; what the server says is said on
-stderr.
+What must stay true: stdout gets nothing but the protocol. The messages of the server go to stderr.
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from capsule import rooms
 from capsule.mcp_server.access import Toolset
-from capsule.mcp_server.extensions import extensions_for, open_http_client
+from capsule.mcp_server.extensions import ServerExtension, extensions_for, open_http_client
 from capsule_cli.commands.mcp.tokens import tokens_of
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import flag, option, refuse_if, usage_error
@@ -28,7 +29,10 @@ from capsule_cli.shared.stores import (
     session_name,
 )
 
-#: Also of `mcp install`.
+if TYPE_CHECKING:
+    from capsule.store.store import CoreStore
+
+#: The help of --tools, here and in `mcp install`.
 SETS = (
     "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
 )
@@ -56,8 +60,8 @@ def serve(
     and the agent is registered. With the tools of a session, the environment says which session it
     is, as `capsule worker run` gives it to its command.
     """
-    # The SDK's import makes objects by the hundred thousand, none of them garbage; looking for some
-    # among them takes a tenth of the start.
+    # The import of the SDK makes some 100,000 objects, and none is garbage. Collections during it
+    # would take a tenth of the start.
     gc.disable()
     if http is None:
         refuse_if(
@@ -82,45 +86,29 @@ def serve(
 
 
 def _over_stdio(read_only: bool, tools: Toolset) -> None:
+    """Serve one client over stdin and stdout. Never returns."""
     from capsule import __version__
     from capsule.ids import check_id
     from capsule.mcp_server.transport.process_exit import claim_stdio
-    from capsule.store.store import CoreStore
 
-    name = global_options.as_ or os.environ.get("CAPSULE_AGENT") or None
-    if name is not None:
-        check_id(name)
+    agent = global_options.as_ or os.environ.get("CAPSULE_AGENT") or None
+    if agent is not None:
+        check_id(agent)
     if sys.stdin is not None and sys.stdin.isatty():
         print_notice(
             "this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it"
         )
     stdin, stdout = claim_stdio()
     session = session_name()
-    if tools == "session" and not (session and name):
+    if tools == "session" and not (session and agent):
         raise usage_error(
             "CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker run`",
             "--tools",
         )
     _log_to_stderr()
-    folder = agent_folder()
     extensions = extensions_for(tools)
-    for extension in extensions:
-        if extension.register_agent is None or session:
-            continue
-        with CoreStore.open(global_options.store, keep_locks=False) as owner:
-            # Desktop programs start servers in these two. A project there would contain all other
-            # folders.
-            is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
-            name = extension.register_agent(owner, name, folder, is_project)
-            folder = None  # The name is an id now, and not looked up in a folder.
-    store = CoreStore.open(
-        global_options.store, keep_locks=False, instance=instance_name(), agent=name, folder=folder
-    )
-    if session:
-        rooms.bind(store, session)
-    for extension in extensions:
-        if extension.on_open is not None:
-            extension.on_open(store)
+    store = _open_client_store(extensions, agent, session)
+    # Imported only now, because the SDK takes long.
     from capsule.mcp_server.access import Access
     from capsule.mcp_server.server import build
     from capsule.mcp_server.stores import ClientStores
@@ -141,7 +129,42 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     stdio.serve(server, store, stdin, stdout)
 
 
+def _open_client_store(
+    extensions: Sequence[ServerExtension], agent: str | None, session: str | None
+) -> CoreStore:
+    """Open the store for the client of a server over stdio, and prepare it for the extensions.
+
+    Outside of a session an extension may register the agent, by its name or by the current folder.
+    """
+    from capsule.store.store import CoreStore
+
+    folder = agent_folder()
+    for extension in extensions:
+        if extension.register_agent is None or session:
+            continue
+        with CoreStore.open(global_options.store, keep_locks=False) as owner_store:
+            # Desktop programs start servers in one of these two folders. Neither may become a
+            # project, because it would contain all other folders.
+            is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
+            agent = extension.register_agent(owner_store, agent, folder, is_project)
+            folder = None  # The agent is named by its id now, which needs no folder.
+    store = CoreStore.open(
+        global_options.store,
+        keep_locks=False,
+        instance=instance_name(),
+        agent=agent,
+        folder=folder,
+    )
+    if session:
+        rooms.bind(store, session)
+    for extension in extensions:
+        if extension.on_open is not None:
+            extension.on_open(store)
+    return store
+
+
 def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ...]) -> None:
+    """Serve many clients over HTTP at an address. Never returns."""
     if global_options.instance is not None:
         raise usage_error(
             "over HTTP each client is an instance of its own, named by its token", "--instance"
@@ -176,22 +199,22 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
         max_scope="read" if read_only else "admin",
         on_open=partial(open_http_client, extensions_for(tools)),
     )
-    named = stores.server_store().settings.rooms
+    room_names = stores.server_store().settings.rooms
     server = build(
-        stores, version=__version__, tools=tools, named=named, **http.token_options(tokens)
+        stores, version=__version__, tools=tools, named=room_names, **http.token_options(tokens)
     )
     _tune_garbage_collector()
     http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)
 
 
 def _tune_garbage_collector() -> None:
-    """Collect garbage from here on, without looking at the objects that are there by now."""
+    """Start garbage collection, and exclude the objects that exist now."""
     gc.freeze()
     gc.enable()
 
 
 def _log_to_stderr() -> None:
-    """Log warnings to stderr, before the SDK sets up a log of its own, which has every request."""
+    """Log warnings to stderr. Called before the SDK, which would set up a log of every request."""
     logging.basicConfig(
         level=logging.WARNING, format="%(message)s", handlers=[StderrHandler()], force=True
     )

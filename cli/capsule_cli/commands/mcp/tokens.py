@@ -1,7 +1,7 @@
-"""`mcp tokens`: who may use the MCP server over HTTP.
+"""`mcp tokens`: list, add and revoke the tokens of clients over HTTP.
 
-What must stay true: a token is shown once, when it is made; nothing stored can be turned back into
-it.
+What must stay true: a token is printed once, when it is made. It can't be computed from what is
+stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
 
 
 def tokens_of(root: str) -> Tokens:
-    """The tokens of the store at `root`, in the user's configuration."""
+    """Return the tokens of the store at `root`, which are in the user's configuration."""
     import platformdirs
 
     from capsule.mcp_server.transport.tokens import Tokens
@@ -64,10 +64,8 @@ def add(
 
 def list_() -> None:
     """List the agents that have a token, with the scopes of their tokens."""
-    names, columns = (
-        ("name", "scope", "createdAt", "expiresAt"),
-        ("name", "scope", "created", "expires"),
-    )
+    names = ("name", "scope", "createdAt", "expiresAt")
+    columns = ("name", "scope", "created", "expires")
     rows = [
         (token.name, token.scope, token.created_at, token.expires_at) for token in _tokens().all()
     ]
@@ -84,5 +82,5 @@ def list_() -> None:
 
 def revoke(name: Name) -> None:
     """Revoke an agent's token. A running server refuses it from the next request on."""
-    gone = _tokens().revoke(name)
-    print_answer({"name": gone.name, "revoked": True}, f"{gone.name}: its token is revoked")
+    token = _tokens().revoke(name)
+    print_answer({"name": token.name, "revoked": True}, f"{token.name}: its token is revoked")

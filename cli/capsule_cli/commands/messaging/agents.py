@@ -1,5 +1,5 @@
-"""`agent` and `project`: who can be talked to, the folders that agents work in, and the notices in
-them about unread messages.
+"""`agent` and `project`: register and find agents, link projects, and switch the notices about
+unread messages in the files of an agent's folder.
 """
 
 from __future__ import annotations
@@ -59,9 +59,8 @@ def agent_register(
         folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--project"
     )
     path = folder and os.path.realpath(folder)
-    with open_store_as(
-        None if path else id
-    ) as store:  # In another project, the name is that of another agent.
+    # A name in another project belongs to another agent, so the owner registers it there.
+    with open_store_as(None if path else id) as store:
         agent = store.agents.register(
             store.agent or id,
             path,
@@ -72,7 +71,7 @@ def agent_register(
     print_answer(agent.as_json(), agent.id)
 
 
-def _state(agent: capsule.Agent) -> str:
+def _online_state(agent: capsule.Agent) -> str:
     if agent.listening:
         return "listening"
     return agent.status if agent.online else ""
@@ -85,7 +84,13 @@ def agent_list() -> None:
     with open_full_store() as store:
         agents = store.agents.list()
     rows = [
-        (agent.id, _state(agent), agent.last_seen, agent.project_path or "", agent.status_message)
+        (
+            agent.id,
+            _online_state(agent),
+            agent.last_seen,
+            agent.project_path or "",
+            agent.status_message,
+        )
         for agent in agents
     ]
     columns = ("id", "state", "seen", "project", "status")
@@ -130,15 +135,15 @@ def agent_set(
         f"{project} is no directory",
         "--project",
     )
-    with open_agent_store() if agent is None else open_named_agent_store() as opened:
-        store, id = opened if isinstance(opened, tuple) else (opened, agent)
+    with open_agent_store() if agent is None else open_named_agent_store() as opening:
+        store, id = opening if isinstance(opening, tuple) else (opening, agent)
         if project is not None:
             store.agents.move(id or store.agent or "", os.path.realpath(project))
-        changed = store.agents.policy(id, dm=dm, discoverable=discoverable)
-    moved = f"in the project {changed.project}, " if project is not None else ""
+        agent_state = store.agents.policy(id, dm=dm, discoverable=discoverable)
+    moved = f"in the project {agent_state.project}, " if project is not None else ""
     print_answer(
-        changed.as_json(),
-        f"{changed.id}: {moved}dm {changed.dm_policy}, discoverable {changed.discoverable}",
+        agent_state.as_json(),
+        f"{agent_state.id}: {moved}dm {agent_state.dm_policy}, discoverable {agent_state.discoverable}",
     )
 
 
@@ -163,7 +168,7 @@ def agent_discover() -> None:
         (
             contact.agent.id,
             contact.availability,
-            _state(contact.agent),
+            _online_state(contact.agent),
             contact.agent.project,
             contact.agent.description,
         )
@@ -195,15 +200,15 @@ def agent_requests() -> None:
 def agent_allow(other: Agent, reason: Reason = None) -> None:
     """Allow another agent to write to the agent, if it is restricted."""
     with open_agent_store() as (store, agent):
-        changed = store.agents.allow(other=other, reason=reason)
-    print_answer(changed.as_json(), f"{agent}: allowed {one_line(other)}")
+        agent_state = store.agents.allow(other=other, reason=reason)
+    print_answer(agent_state.as_json(), f"{agent}: allowed {one_line(other)}")
 
 
 def agent_block(other: Agent, reason: Reason = None) -> None:
     """Stop the agent and another one from writing to each other. Their messages stay readable."""
     with open_agent_store() as (store, agent):
-        changed = store.agents.block(other=other, reason=reason)
-    print_answer(changed.as_json(), f"{agent}: blocked {one_line(other)}")
+        agent_state = store.agents.block(other=other, reason=reason)
+    print_answer(agent_state.as_json(), f"{agent}: blocked {one_line(other)}")
 
 
 def agent_unblock(other: Agent) -> None:
@@ -212,8 +217,8 @@ def agent_unblock(other: Agent) -> None:
     """
     with open_agent_store() as (store, agent):
         store.agents.forget(other=other)
-        changed = store.agents.get(agent)
-    print_answer(changed.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
+        agent_state = store.agents.get(agent)
+    print_answer(agent_state.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
 
 
 def agent_status(
@@ -226,8 +231,8 @@ def agent_status(
 ) -> None:
     """Set the status text of the agent."""
     with open_agent_store() as (store, agent):
-        changed = store.agents.set_status(agent, text, busy=busy)
-    print_answer(changed.as_json(), f"{agent}: {one_line(text)}")
+        agent_state = store.agents.set_status(agent, text, busy=busy)
+    print_answer(agent_state.as_json(), f"{agent}: {one_line(text)}")
 
 
 # -- project ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the shell offers for agents, channels and projects."""
+"""The completions of agents, channels and projects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`config`: the channels, agents and links that files declare."""
+"""`config`: plan, apply and undo the channels, agents and links that files declare."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan(prune: Prune = False) -> None:
     wrong.
     """
     with open_full_store() as store:
-        _tell(_planned(store, prune), "there is nothing to do")
+        _print_plan(_plan_of(store, prune), "there is nothing to do")
 
 
 def apply(prune: Prune = False) -> None:
@@ -34,13 +34,13 @@ def apply(prune: Prune = False) -> None:
     is wrong.
     """
     with open_full_store() as store:
-        applied = store.configuration.apply(_planned(store, prune))
+        applied = store.configuration.apply(_plan_of(store, prune))
     if applied.number:
         print_notice(
             f"this is apply {applied.number}; take it back with: capsule config rollback "
             f"{applied.number}"
         )
-    _tell(applied, "there was nothing to do")
+    _print_plan(applied, "there was nothing to do")
 
 
 def history() -> None:
@@ -49,13 +49,13 @@ def history() -> None:
         applied = store.configuration.history()
     rows = [
         (
-            str(each.number),
-            each.time,
-            *(f"{len(each.having(outcome))} {outcome}" for outcome in ("done", "refused")),
+            str(applied_plan.number),
+            applied_plan.time,
+            *(f"{len(applied_plan.having(outcome))} {outcome}" for outcome in ("done", "refused")),
         )
-        for each in applied
+        for applied_plan in applied
     ]
-    value = [each.as_json() for each in applied]
+    value = [applied_plan.as_json() for applied_plan in applied]
     print_list(
         value, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused"
     )
@@ -64,35 +64,40 @@ def history() -> None:
 def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
     """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten."""
     with open_full_store() as store:
-        _tell(store.configuration.rollback(number), "there was nothing to take back")
+        _print_plan(store.configuration.rollback(number), "there was nothing to take back")
 
 
-def _planned(store: Store, prune: bool) -> Plan:
-    """The plan, with the files of the nearest folder around this one that has some."""
-    here = Path.cwd().resolve()
-    near = [
-        str(folder) for folder in (here, *here.parents) if (folder / ".claude" / "agents").is_dir()
+def _plan_of(store: Store, prune: bool) -> Plan:
+    """Return the plan, with the agent files of the nearest folder upwards that has some."""
+    start = Path.cwd().resolve()
+    folders = [
+        str(folder)
+        for folder in (start, *start.parents)
+        if (folder / ".claude" / "agents").is_dir()
     ]
-    return store.configuration.plan(near[:1], str(Path.home().resolve()), prune=prune)
+    return store.configuration.plan(folders[:1], str(Path.home().resolve()), prune=prune)
 
 
-def _tell(plan: Plan, empty: str) -> None:
-    """Print the actions of a plan, and end with the exit code that it has."""
+def _print_plan(plan: Plan, empty: str) -> None:
+    """Print the actions and problems of a plan. `empty` is the text if it has no action.
+
+    Raises typer.Exit: something is to do (1), is refused, or a file is wrong.
+    """
     columns = ("outcome", "kind", "on", "field", "before", "after", "reason")
     rows = [
         (
-            of.outcome,
-            of.kind,
-            of.on,
-            of.other,
-            _cell(of.before),
-            _cell(of.after),
-            of.reason or of.file,
+            action.outcome,
+            action.kind,
+            action.on,
+            action.other,
+            _cell(action.before),
+            _cell(action.after),
+            action.reason or action.file,
         )
-        for of in plan.actions
+        for action in plan.actions
     ]
     reasons = [
-        one_line(of.reason) for of in plan.actions
+        one_line(action.reason) for action in plan.actions
     ]  # In full: a column is cut to the width of the screen.
     print_list(plan.as_json(), columns, rows, empty, last="reason", below=reasons)
     for problem in plan.problems:
@@ -108,7 +113,7 @@ def _tell(plan: Plan, empty: str) -> None:
 
 
 def _cell(value: Any) -> str:
-    """A value as text; of a new agent, its name."""
+    """Return a value as text. A new agent is named by its name."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value["name"] if isinstance(value, dict) else value or "")

@@ -1,8 +1,11 @@
-"""What a client's hook runs: `capsule agent wake hook CLIENT EVENT [--store DIR] [--as AGENT]`.
+"""Answer the hooks of clients: `capsule agent wake hook CLIENT EVENT [--store DIR] [--as AGENT]`.
 
-A client starts it at every turn. What must stay true: a hook with nothing to say prints nothing,
-loads no typer, no pydantic and no mcp, and ends with 0; an error is one line on stderr, and no exit
-code that a client takes for an answer.
+A client runs this command at every turn, with data about its session on stdin. The output tells the
+client's model how many messages wait.
+
+What must stay true: a hook without a message prints nothing and exits with 0, and imports neither
+typer nor pydantic nor mcp. An error is one line on stderr, with an exit code that no client takes
+for an answer.
 """
 
 from __future__ import annotations
@@ -33,13 +36,13 @@ def hook(
 
     data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     try:
-        said = orjson.loads(data or b"{}")
+        hook_input = orjson.loads(data or b"{}")
         answer = _answer(
             client,
             event,
             global_options.store,
             global_options.as_,
-            said if isinstance(said, dict) else {},
+            hook_input if isinstance(hook_input, dict) else {},
         )
     except (CapsuleError, orjson.JSONDecodeError) as error:
         sys.stderr.write(f"capsule: {' '.join(str(error).split())}\n")
@@ -50,7 +53,7 @@ def hook(
 
 
 def _answer(
-    client: str, event: str, root: str | None, agent: str | None, said: dict[str, Any]
+    client: str, event: str, root: str | None, agent: str | None, hook_input: dict[str, Any]
 ) -> HookOutput:
     from capsule import Store
     from capsule.messaging import client_hooks
@@ -58,31 +61,35 @@ def _answer(
     if client == "codex":
         from shutil import which
 
-        said = said | {"home": os.environ.get("CODEX_HOME"), "program": which("codex")}
+        hook_input = hook_input | {"home": os.environ.get("CODEX_HOME"), "program": which("codex")}
     if event == "Stop" and os.environ.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
         return (
             client_hooks.HookOutput()
         )  # `claude -p` would stay until the hook ends; seen with 2.1.197.
     with Store.open(root, keep_locks=False) as store:
-        here = os.path.realpath(_project(said))
-        named = agent or os.environ.get("CAPSULE_AGENT")
+        folder = os.path.realpath(_session_folder(hook_input))
+        name = agent or os.environ.get("CAPSULE_AGENT")
         agent = (
-            store.agents.identity(named, here) if named else next(iter(store.agents.at(here)), None)
+            store.agents.identity(name, folder)
+            if name
+            else next(iter(store.agents.at(folder)), None)
         )
         if agent is None:
             return client_hooks.HookOutput()
-        return client_hooks.run_hook(store, agent, client, event, said, _has_ended())
+        return client_hooks.run_hook(store, agent, client, event, hook_input, _client_end_check())
 
 
-def _project(said: dict[str, Any]) -> str:
-    """The folder of the session: where it began, if the client says so, else where it is."""
-    began = os.environ.get("CLAUDE_PROJECT_DIR") or os.environ.get("GEMINI_PROJECT_DIR")
-    return began or str(said.get("cwd") or os.getcwd())
+def _session_folder(hook_input: dict[str, Any]) -> str:
+    """Return the folder in which the session began, if the client names it, else the session's
+    folder.
+    """
+    start_folder = os.environ.get("CLAUDE_PROJECT_DIR") or os.environ.get("GEMINI_PROJECT_DIR")
+    return start_folder or str(hook_input.get("cwd") or os.getcwd())
 
 
-def _has_ended() -> Callable[[], bool]:
-    """What says whether the client is gone: it has left our standard error, or is our parent no
-    more.
+def _client_end_check() -> Callable[[], bool]:
+    """Return a function that tells whether the client has ended: it closed our standard error, or
+    is no longer our parent.
     """
     parent, poll = os.getppid(), select.poll()
     poll.register(2, 0)

@@ -1,8 +1,8 @@
-"""`send`, `inbox`, `listen`, `history`, `message` and `mention`: what agents say to each other.
+"""`send`, `inbox`, `listen`, `history`, `message` and `mention`: the messages of agents.
 
-What must stay true: a message is acknowledged only after it was printed, and after the command that
-was to get it has ended; without --json it is one line for a program, and no text in it can begin
-another one.
+What must stay true: a message is acknowledged only after it was printed, and after the command of
+`--exec` for it has ended. Without --json a message is one line for a program, and no text in it can
+begin another line.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Thread = Annotated[
     str | None, option("--thread MESSAGE", "Take only messages in the thread of this message.", ...)
 ]
 Message = Annotated[str, argument("ID", "The message: its id.", ...)]
-#: Seconds of one wait of many.
+#: Seconds of one wait, if `listen` waits without a limit.
 _WAIT_S = 3600
 
 
@@ -111,12 +111,12 @@ def send(
             model=model,
             idempotency_key=idempotency_key,
         )
-    for key, why in (
+    for key, reason in (
         ("invalid", "takes no part there"),
         ("unknown", "is no agent that you could mean"),
     ):
         for name in sent.mentions.get(key, ()):
-            print_notice(f"{one_line(name)} was not mentioned: it {why}")
+            print_notice(f"{one_line(name)} was not mentioned: it {reason}")
     _print_sent(sent, sent.message)
 
 
@@ -155,8 +155,10 @@ def message_react(id: Message, emoji: Annotated[str, argument("EMOJI", "The sign
 
 
 def _print_sent(sent: Sent, plain: str) -> None:
-    by = ", ".join(f"{name}: {state}" for name, state in sent.recipients.items())
-    print_answer(sent.as_json(), f"{sent.message}  {by}" if in_terminal() else plain, line=True)
+    recipients = ", ".join(f"{name}: {state}" for name, state in sent.recipients.items())
+    print_answer(
+        sent.as_json(), f"{sent.message}  {recipients}" if in_terminal() else plain, line=True
+    )
 
 
 def inbox(topic: Topic = None, thread: Thread = None) -> None:
@@ -215,10 +217,10 @@ def listen(
         id = None if conversation is None else store.resolve(conversation)
         while True:
             wait = _WAIT_S if wait_s is None else wait_s
-            heard = store.messages.listen(
+            batch = store.messages.listen(
                 agent=agent, timeout_s=wait, conversation=id, topic=topic, thread=thread
             )
-            for mail in heard.messages:
+            for mail in batch.messages:
                 _print_message(mail)
                 if exec_ is not None:
                     variables = {"CAPSULE_ID": mail.conversation, "CAPSULE_STORE": store.root}
@@ -230,9 +232,9 @@ def listen(
                     if ack:
                         at = {"conversation": mail.conversation, "message": mail.id}
                         store.messages.ack(agent=agent, topic=topic, thread=thread, **at)
-            if ack and heard.messages:
-                store.messages.ack(agent=agent, cursor=heard.cursor)
-            if not follow if heard.messages else wait_s is not None:
+            if ack and batch.messages:
+                store.messages.ack(agent=agent, cursor=batch.cursor)
+            if not follow if batch.messages else wait_s is not None:
                 return
 
 

@@ -1,4 +1,4 @@
-"""`note`: what an agent writes for itself, and who may read it."""
+"""`note`: write, search and share the notes that an agent keeps for itself."""
 
 from __future__ import annotations
 

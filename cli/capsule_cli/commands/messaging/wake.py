@@ -1,7 +1,7 @@
-"""`agent wake`: the hooks and the addresses by which an idle agent is woken.
+"""`agent wake`: install and test the hooks and addresses that wake an idle agent.
 
-What must stay true: a program's settings keep everything that is not ours, as with `mcp install`;
-and a change is worked out for all programs before the first file is written.
+What must stay true: all other settings of a program stay, as with `mcp install`. The changes for
+all programs are planned before the first file is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from capsule.mcp_server.clients.programs import MachinePaths, McpProgram
     from capsule.messaging.doorbells import DoorbellTarget
 
-#: The programs that have an address in place of hooks, and what of it they take.
+#: The programs that are woken by an address instead of hooks, with the field for the address.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
 _NAMES = "claude-code, codex, gemini; or, with --address, opencode, webhook or command."
 Names = Annotated[list[str], argument("CLIENT", _NAMES, ...)]
@@ -35,7 +35,7 @@ At = Annotated[str | None, option("--address ADDRESS", _AT, ...)]
 
 
 def install(
-    names: Names, at: At = None, settings: Settings = "user", dry_run: DryRun = False
+    names: Names, address: At = None, settings: Settings = "user", dry_run: DryRun = False
 ) -> None:
     """Put hooks into the settings of programs, or note an address, so that a message wakes the
     agent there.
@@ -51,27 +51,29 @@ def install(
     from capsule.messaging import doorbells
     from capsule.messaging.tools import hook_settings
 
-    hooked, target = _chosen(names, at)
-    scope, places = settings, clients.machine_paths()
+    hooked_programs, target = _chosen_programs(names, address)
+    scope, paths = settings, clients.machine_paths()
     program, options = clients.launch_words(), clients.global_option_words(global_options.as_)
-    plans = [hook_settings.install(client, scope, places, program, options) for client in hooked]
+    plans = [
+        hook_settings.install(client, scope, paths, program, options) for client in hooked_programs
+    ]
     if target is not None:
         with open_agent_store() as (store, agent):
             if not dry_run:
                 doorbells.register(store, agent, target)
         print_answer(target.as_json(), f"{agent} is rung at {' '.join(target.address.values())}")
     if plans:
-        for client in hooked:
-            if not _offers_messaging(client, places):
+        for client in hooked_programs:
+            if not _offers_messaging(client, paths):
                 fix = f"capsule mcp install {client.name} --tools all"
                 print_notice(
                     f"{client.title} has no MCP server with the tool `listen`, of which the bell "
                     f"speaks; run: {fix}"
                 )
-        clients.apply_changes(plans, places, dry_run, is_there=True)
+        clients.apply_changes(plans, paths, dry_run, is_there=True)
 
 
-def _offers_messaging(client: McpProgram, places: MachinePaths) -> bool:
+def _offers_messaging(client: McpProgram, paths: MachinePaths) -> bool:
     """Return whether the settings of a program start Capsule's MCP server with the tools of
     messaging.
     """
@@ -80,7 +82,7 @@ def _offers_messaging(client: McpProgram, places: MachinePaths) -> bool:
     (program,) = clients.select_programs(programs.CLIENTS, [client.name])
     for scope in clients.SCOPES:
         with suppress(InvalidDocument):
-            for entry in settings.entries(program, scope, places):
+            for entry in settings.entries(program, scope, paths):
                 words = " ".join(entry.launch.args) if entry.ours and entry.launch else ""
                 if re.search(r"--tools[ =](messaging|all)\b", words):
                     return True
@@ -94,22 +96,22 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
     from capsule.messaging import doorbells
     from capsule.messaging.tools import hook_settings
 
-    hooked, _ = _chosen(names, "")
-    scope, places = settings, clients.machine_paths()
-    plans = [hook_settings.uninstall(client, scope, places) for client in hooked]
+    hooked_programs, _ = _chosen_programs(names, "")
+    scope, paths = settings, clients.machine_paths()
+    plans = [hook_settings.uninstall(client, scope, paths) for client in hooked_programs]
     if plans:
-        clients.apply_changes(plans, places, dry_run, is_there=False)
+        clients.apply_changes(plans, paths, dry_run, is_there=False)
     if set(names) & set(ADDRESSED):
         with open_agent_store() as (store, agent):
-            gone = [
+            targets = [
                 it.target
                 for it in doorbells.load_targets(store, agent).targets
                 if it.target.client in names
             ]
-            for target in gone if not dry_run else []:
+            for target in targets if not dry_run else []:
                 doorbells.forget(store, agent, target)
         print_answer(
-            [target.as_json() for target in gone], f"{agent}: {len(gone)} addresses forgotten"
+            [target.as_json() for target in targets], f"{agent}: {len(targets)} addresses forgotten"
         )
 
 
@@ -123,16 +125,16 @@ def test() -> None:
     rings: list[dict[str, Any]] = []
     with open_agent_store() as (store, agent):
         text = ring_text(agent, store.messages.pointer(agent) or doorbells.TEST_POINTER)
-        for bell in doorbells.load_targets(store, agent).targets:
-            if not doorbells.is_reachable(store, bell):
+        for doorbell in doorbells.load_targets(store, agent).targets:
+            if not doorbells.is_reachable(store, doorbell):
                 failed = "its session is not idle, or has ended"
             else:
-                failed = doorbells.ring_now(bell.target, text)
+                failed = doorbells.ring_now(doorbell.target, text)
             rings.append(
                 {
-                    **bell.target.as_json(),
+                    **doorbell.target.as_json(),
                     "ok": not failed,
-                    "said": failed or _outcome(bell.target.client),
+                    "said": failed or _success_text(doorbell.target.client),
                 }
             )
         doorbells.request_test_ring(store, agent)
@@ -147,22 +149,30 @@ def test() -> None:
     print_answer(rings, escape_controls("\n".join(lines)), ok=any(ring["ok"] for ring in rings))
 
 
-def _outcome(client: str) -> str:
+def _success_text(client: str) -> str:
     if client == "claude-code":
         return "its hook waits, and rings within seconds"
     return "stored; it is delivered when the session is open" if client == "codex" else "rung"
 
 
-def _chosen(names: Sequence[str], at: str | None) -> tuple[list[McpProgram], DoorbellTarget | None]:
-    """The programs with hooks that were named, and the address."""
+def _chosen_programs(
+    names: Sequence[str], address: str | None
+) -> tuple[list[McpProgram], DoorbellTarget | None]:
+    """Return the named programs with hooks, and the target of the address, if one was given."""
     from capsule.messaging.doorbells import DoorbellTarget
     from capsule.messaging.tools.hook_settings import HOOKED
 
-    hooked = clients.select_programs(HOOKED, names, *ADDRESSED)
+    hooked_programs = clients.select_programs(HOOKED, names, *ADDRESSED)
     with_address = [name for name in names if name in ADDRESSED]
     refuse_if(
-        with_address and at is None, f"say where {' and '.join(with_address)} is rung", "--address"
+        with_address and address is None,
+        f"say where {' and '.join(with_address)} is rung",
+        "--address",
     )
-    refuse_if(at and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address")
-    target = DoorbellTarget(with_address[0], {ADDRESSED[with_address[0]]: at}) if at else None
-    return hooked, target
+    refuse_if(
+        address and len(with_address) != 1, f"is for one of {', '.join(ADDRESSED)}", "--address"
+    )
+    target = (
+        DoorbellTarget(with_address[0], {ADDRESSED[with_address[0]]: address}) if address else None
+    )
+    return hooked_programs, target
