@@ -98,10 +98,10 @@ class InboundFields(TypedDict, total=False):
         route: The place that it came from.
         timestamp: The time when it was sent. None: the time when the event is written.
         on_wake: Whether only a worker that has just started gets it.
-        process_after: The time from which on it is due. None: at once.
+        process_after: The time when it becomes due. None: at once.
         hops: The number of agents that it came through, each of which answered the one before.
         attachments: The attachments, as the format has them.
-        series: The series of which it is an occurrence.
+        series: The series that it belongs to.
         recurrence: When that series recurs: `cron`, `timeZone`, `catchUp`.
         wiring: The wiring that brought it here.
         question: The question that it answers.
@@ -152,7 +152,7 @@ class OutboundFields(TypedDict, total=False):
         to: The name of a destination. None: the place that the answered message came from, or else
             the default route.
         thread: The thread. None: the thread of the route.
-        deliver_after: The time from which on it is due. None: at once.
+        deliver_after: The time when it becomes due. None: at once.
         recurrence: When it recurs: `cron`, `timeZone`.
         hops: The number of agents that it came through.
         target: The message that an `edit` changes, or that a `reaction` is for.

@@ -106,10 +106,10 @@ class InboundMessage:
         seq: Its number in the common order of both files.
         kind: Its kind, as in `events.InboundKind`.
         wakes: Whether it wakes the worker. Others wait for a message that does.
-        due: The time from which on it is due. Empty: at once.
+        due: The time when it becomes due. Empty: at once.
         tries: The number of its failed tries.
         waits: Whether `due` is the time of another try.
-        series: The series of which it is an occurrence. Empty: none.
+        series: The series that it belongs to. Empty: none.
     """
 
     event: Event = field(repr=False)
@@ -404,7 +404,7 @@ class OutboundMessage:
         seq: Its number in the common order of both files.
         kind: Its kind, as in `events.OutboundKind`.
         in_reply_to: The inbound message that it answers. Empty: none.
-        due: The time from which on it is due. Empty: at once. A recurring message is due at its
+        due: The time when it becomes due. Empty: at once. A recurring message is due at its
             first time.
         target: The message that it changes or reacts to. Empty: none.
     """
@@ -692,12 +692,7 @@ class SessionState(NamedTuple):
         remaining_ids = (
             digests.keys() | {message.id for message in kept_messages} | later_outbound_ids
         )
-        final_states = dict(inbound.final_states)
-        for id, state in removed.items():
-            if state == "completed":  # It is the state of a removed message without an entry.
-                final_states.pop(id, None)
-            else:
-                final_states[id] = state
+        final_states = _final_states_after(inbound.final_states, removed)
         attempts = {
             id: list(attempt)
             for id, attempt in inbound.attempts.items()
@@ -806,6 +801,22 @@ def _summary(file_state: FileState, now: str, fields: Mapping[str, Any]) -> Even
         "seq": file_state.highest_seq,
     }
     return event | dict(fields)
+
+
+def _final_states_after(
+    final_states: Mapping[str, str], removed: Mapping[str, MessageStatus]
+) -> dict[str, str]:
+    """Return the recorded final states together with those of removed messages.
+
+    A completed one has no entry, because a removed message without an entry counts as completed.
+    """
+    new_states = dict(final_states)
+    for id, state in removed.items():
+        if state == "completed":
+            new_states.pop(id, None)
+        else:
+            new_states[id] = state
+    return new_states
 
 
 def _last_entries(entries: dict[str, _T], needed_ids: Iterable[str]) -> dict[str, _T]:

@@ -160,7 +160,7 @@ def next_delivery(session_state: SessionState, now: str) -> str | None:
 
 
 def _deliveries(session_state: SessionState, now: str) -> Iterator[tuple[OutboundMessage, str]]:
-    """Yield the undelivered messages, each with the time from which on it is due.
+    """Yield the undelivered messages, each with the time when it becomes due.
 
     A change of a message waits for the delivery of that message. A retry whose time is too far away
     is due at once: the system clock was set back meanwhile.

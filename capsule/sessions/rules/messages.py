@@ -188,7 +188,7 @@ def next_due(session_state: SessionState, now: str, *, just_started: bool = True
 def _pending(
     session_state: SessionState, now: str, *, just_started: bool
 ) -> Iterator[tuple[InboundMessage, str]]:
-    """Yield the messages that a worker may get, each with the time from which on it is due.
+    """Yield the messages that a worker may get, each with the time when it becomes due.
 
     A retry whose time is too far away is due at once: the system clock was set back meanwhile.
     """

@@ -143,7 +143,7 @@ class Toolkit:
             text: The text.
             to: The name of a destination. Empty: the place that the answered message came from.
             thread: The thread there. Empty: the thread of the answered message.
-            deliver_after: The time from which on it is delivered (ISO 8601). Empty: at once.
+            deliver_after: The earliest time of its delivery (ISO 8601). Empty: at once.
         """
         return self._send(
             content=text, to=to or None, thread=thread or None, deliver_after=deliver_after or None

@@ -1,7 +1,7 @@
-"""`host`: what stands between the messages and the workers, and how it and they are.
+"""The commands `worker host`, which runs a host, and `worker status`, which lists hosts and workers.
 
-What must stay true: a signal ends the host between two steps, and a second one at once; its log is
-JSON lines on stderr, and nothing but messages of --stdio goes to stdout.
+What must stay true: a first signal ends the host between two steps, and a second one ends it at
+once. The log is JSON lines on stderr. Only the messages of --stdio go to stdout.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
     import psutil  # type: ignore[import-untyped]
 
-#: Seconds between two looks of `status` at a terminal.
-_FRESH_S = 1.0
+#: Seconds after which `status` refreshes the table at a terminal.
+_REFRESH_S = 1.0
+#: The columns of `status`, which are the names of JSON fields.
+_COLUMNS = ("what", "agent", "state", "pid", "cpu", "memory", "since", "session")
 
 
 def host(
@@ -59,59 +61,61 @@ def host(
     from capsule.sessions.host.host import Host
     from capsule.sessions.host.supervisor import prestarted_workers
 
-    stop, codes = threading.Event(), [0]
-    heard, hears = os.pipe()
+    stop = threading.Event()
+    exit_codes = [0]
+    read_end, write_end = os.pipe()
 
-    def hear(number: int, frame: object) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        codes.append(INTERRUPTED if number == signal.SIGINT else TERMINATED)
-        os.write(
-            hears, b"."
-        )  # Not `stop.set`: what a signal interrupts may hold the lock of the event.
+    def on_signal(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)  # So a second signal ends the process.
+        exit_codes.append(INTERRUPTED if number == signal.SIGINT else TERMINATED)
+        # Not `stop.set`, because the interrupted code may hold the lock of the event.
+        os.write(write_end, b".")
 
-    def end() -> None:
-        os.read(heard, 1)
+    def stop_after_signal() -> None:
+        os.read(read_end, 1)
         stop.set()
 
-    threading.Thread(target=end, name="signals", daemon=True).start()
+    threading.Thread(target=stop_after_signal, name="signals", daemon=True).start()
     with open_full_store() as store:
-        adapters: list[Any] = [
-            WebhookAdapter(store.engine, _listening(webhook) if webhook else None)
-        ]
+        listen = _listener_of(webhook) if webhook else None
+        adapters: list[Any] = [WebhookAdapter(store.engine, listen)]
         adapters += installed(store)
         if stdio:
             wirings = store.sessions.registry.read().wirings.values()
-            way = (
+            is_wired = any(wiring.channel == StdioAdapter.name for wiring in wirings)
+            hint = (
                 "no agent is wired to it; begin with: capsule worker wire stdio:stdio AGENT "
                 "--pattern ."
             )
-            refuse_if(
-                not any(wiring.channel == StdioAdapter.name for wiring in wirings), way, "--stdio"
-            )
+            refuse_if(not is_wired, hint, "--stdio")
             # Not `sys.stdin.buffer`: a thread that reads from it is fatal when the interpreter
             # ends.
             lines = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
             adapters.append(StdioAdapter(lines, print_json_bytes, stop.set))
-        words = [*launch_words(), "worker", "run", "--store", store.root]
+        words = [*launch_words(), "worker", "run", "--store", store.root, "--agent", "-"]
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, hear)
-        with prestarted_workers([*words, "--agent", "-"]) as spawn:
-            Host(store, spawn=spawn, adapters=adapters, log=write_line, max_workers=workers).run(
-                stop
+            signal.signal(number, on_signal)
+        with prestarted_workers(words) as spawn:
+            running_host = Host(
+                store, spawn=spawn, adapters=adapters, log=write_line, max_workers=workers
             )
-    raise typer.Exit(codes[-1])
+            running_host.run(stop)
+    raise typer.Exit(exit_codes[-1])
 
 
-def _listening(where: str) -> Callable[[], socket.socket]:
-    """What takes a port when the host begins. Raises InvalidInput: this is not an address."""
+def _listener_of(address: str) -> Callable[[], socket.socket]:
+    """Return a function that opens the port of an address and logs it.
+
+    Raises InvalidInput if the address cannot be read.
+    """
     from capsule.mcp_server.transport import http_process
 
-    place = http_process.parse(where)
+    host_and_port = http_process.parse(address)
 
     def listen() -> socket.socket:
-        listener = http_process.listen(*place)
-        about = {"host": listener.host, "port": listener.port}
-        write_line({"time": timestamps.now(), "step": "listening", **about})
+        listener = http_process.listen(*host_and_port)
+        fields = {"host": listener.host, "port": listener.port}
+        write_line({"time": timestamps.now(), "step": "listening", **fields})
         return listener.socket
 
     return listen
@@ -123,40 +127,48 @@ def status() -> None:
     processes: dict[int, psutil.Process] = {}
     with open_full_store() as store:
         while True:
-            instances = map(_fields, store.engine.leases.live_instances().values())
-            live = [
-                fields | _load(fields.get("pid"), processes)
-                for fields in instances
-                if "what" in fields
+            instances = []
+            for fields in store.engine.leases.live_instances().values():
+                instance = _describe_instance(fields)
+                if instance:
+                    instances.append(instance | _load_of(instance.get("pid"), processes))
+            rows = [
+                tuple(str(instance.get(name, "")) for name in _COLUMNS) for instance in instances
             ]
-            rows = [tuple(str(fields.get(name, "")) for name in _COLUMNS) for fields in live]
-            is_fresh = in_terminal() and not global_options.json
-            if is_fresh:
+            is_refreshed = in_terminal() and not global_options.json
+            if is_refreshed:
                 print_safe_bytes(b"\x1b[H\x1b[J")
             print_list(
-                live,
+                instances,
                 _COLUMNS,
                 rows,
                 "no host runs; begin with: capsule worker host",
                 last="session",
             )
-            if not is_fresh:
+            if not is_refreshed:
                 return
-            time.sleep(_FRESH_S)
+            time.sleep(_REFRESH_S)
 
 
-_COLUMNS = ("what", "agent", "state", "pid", "cpu", "memory", "since", "session")
+def _describe_instance(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of an instance, from the fields that it announces. Empty: it is neither a
+    host nor a worker.
+    """
+    if "host" in fields:
+        return {"what": "host", **fields, "pid": fields["host"]}
+    if "session" in fields:
+        return {"what": "worker", **fields}
+    return {}
 
 
-def _fields(about: dict[str, Any]) -> dict[str, Any]:
-    """What a host or a worker says of itself; of another instance nothing."""
-    if "host" in about:
-        return {"what": "host", **about, "pid": about["host"]}
-    return {"what": "worker", **about} if "session" in about else {}
+def _load_of(pid: Any, processes: dict[int, psutil.Process]) -> dict[str, str]:
+    """Return how much processor time and memory a process uses. Empty: it ended, or is another
+    user's.
 
-
-def _load(pid: Any, processes: dict[int, psutil.Process]) -> dict[str, str]:
-    """How much of the machine a process takes; nothing: it has gone, or may not be looked at."""
+    Args:
+        pid: Its process id.
+        processes: The processes by id, which remember the last measurement.
+    """
     import psutil
 
     try:

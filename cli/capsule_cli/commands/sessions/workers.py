@@ -1,7 +1,7 @@
-"""The commands `worker ...` but for the host: set workers up, run one, and look at their sessions.
+"""The commands `worker ...` except for the host: set workers up, run one, and look at sessions.
 
 Each command opens the store, makes one call of `store.sessions` and prints the result.
-`worker run` hands over to `worker_process.py`.
+`worker run` calls `worker_process.py`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ complete_session = completion_of(
     lambda store: store.sessions.list(),
     lambda session: (session.id, f"{session.agent} {session.place}".strip()),
 )
-_SESSION = "The session: its id, or a unique beginning of it."
-Session = Annotated[str, argument("SESSION", _SESSION, ..., autocompletion=complete_session)]
-_PLACE = (
+_SESSION_HELP = "The session: its id, or a unique beginning of it."
+Session = Annotated[str, argument("SESSION", _SESSION_HELP, ..., autocompletion=complete_session)]
+_PLACE_HELP = (
     "A conversation, a channel by its name, or an agent; or ADAPTER:PLACE, as webhook:ci for "
     "the webhook ci."
 )
-Place = Annotated[str, argument("PLACE", _PLACE, ...)]
+Place = Annotated[str, argument("PLACE", _PLACE_HELP, ...)]
 Message = Annotated[str, argument("MESSAGE", "The id of a message, or of an answer.", ...)]
 Series = Annotated[
     str | None, option("--series ID", "Change only this series of scheduled messages.", ...)
 ]
-_CANCELLED = "The id of a message, a series, a question or a session."
+_CANCEL_HELP = "The id of a message, a series, a question or a session."
 Title = Annotated[str | None, option("--name NAME", "Make the name from this text.", ...)]
-_FORBIDDEN = "The name by which the agent calls the place, or the place."
+_DESTINATION_HELP = "The name by which the agent calls the place, or the place."
 
 
 def list_(
@@ -60,8 +60,15 @@ def list_(
     with open_full_store() as store:
         sessions = store.sessions.list(agent)
     rows = [
-        (row.id, row.agent, row.status, row.worker, row.last_active, _place(row))
-        for row in sessions
+        (
+            session.id,
+            session.agent,
+            session.status,
+            session.worker,
+            session.last_active,
+            _place_text(session),
+        )
+        for session in sessions
     ]
     columns = ("id", "agent", "status", "worker", "seen", "place")
     print_list(
@@ -110,7 +117,7 @@ def retry(message: Message) -> None:
     )
 
 
-def cancel(id: Annotated[str, argument("ID", _CANCELLED, ...)]) -> None:
+def cancel(id: Annotated[str, argument("ID", _CANCEL_HELP, ...)]) -> None:
     """Cancel a message that is not answered yet, a series, or a question, or close a session with
     all that waits.
     """
@@ -138,7 +145,7 @@ def allow(agent: Agent, place: Place, title: Title = None) -> None:
     print_answer({"agent": agent, "place": place, "name": name}, name)
 
 
-def forbid(agent: Agent, name: Annotated[str, argument("NAME", _FORBIDDEN, ...)]) -> None:
+def forbid(agent: Agent, name: Annotated[str, argument("NAME", _DESTINATION_HELP, ...)]) -> None:
     """Stop an agent from sending to a place by itself. It may still answer messages from there."""
     with open_full_store() as store:
         store.sessions.forbid(agent, name)
@@ -156,11 +163,8 @@ def why(message: Message) -> None:
         steps = store.sessions.why(message)
     if in_terminal() and not global_options.json:  # Not a table, which would cut the details.
         for step in steps:
-            print_text(
-                one_line(
-                    f"{short_time(step.at, 'seconds')}  {step.agent}  {step.kind:<9}  {step.text}"
-                )
-            )
+            time = short_time(step.at, "seconds")
+            print_text(one_line(f"{time}  {step.agent}  {step.kind:<9}  {step.text}"))
     else:
         rows = [(step.at, step.agent, step.kind, step.text) for step in steps]
         print_list([asdict(step) for step in steps], ("time", "agent", "step", "details"), rows, "")
@@ -199,44 +203,34 @@ def set_(
     be approved here.
     """
     refuse_if(name is None and (command or approve), "say which agent", "AGENT")
-    refuse_if(
-        folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--folder"
-    )
-    folder = folder and os.path.realpath(folder)  # The host may run elsewhere.
-    settings = {
-        "timeZone": time_zone,
-        "idleS": None if idle is None else parse_duration(idle, "--idle", unit="s"),
-        "limitS": None if for_ is None else parse_duration(for_, "--for", unit="s"),
-        "maxHops": max_hops,
-    }
-    given = {key: value for key, value in settings.items() if value is not None}
+    is_folder_wrong = folder is not None and not os.path.isdir(folder)
+    refuse_if(is_folder_wrong, f"{folder} is no directory", "--folder")
+    # The absolute path, because the host may run in another folder.
+    real_folder = os.path.realpath(folder) if folder else folder
+    settings = _settings(time_zone, idle, for_, max_hops)
+    changes_setup = command or settings or folder is not None or provider is not None
     with open_full_store() as store:
         sessions = store.sessions
         if name is None:
             agents = list(sessions.registry.read().agents.values())
-        elif command or given or folder is not None or provider is not None:
-            agents = [
-                sessions.set_agent(name, command, folder=folder, provider=provider, settings=given)
-            ]
+        elif changes_setup:
+            agent_setup = sessions.set_agent(
+                name, command, folder=real_folder, provider=provider, settings=settings
+            )
+            agents = [agent_setup]
         else:
             agents = [sessions.agent(name)]
         if approve:
             sessions.registry.approve(agents[0])
-        facts = [
-            fact | {"approved": sessions.registry.is_approved(each)}
-            for fact, each in zip(_as_json(*agents), agents, strict=True)
-        ]
-    rows = [
-        (
-            fact["name"],
-            " ".join(fact["command"]),
-            "" if fact["approved"] else "not approved",
-            fact["folder"],
-        )
-        for fact in facts
-    ]
+        entries = _as_json(*agents)
+        for entry, agent_setup in zip(entries, agents, strict=True):
+            entry["approved"] = sessions.registry.is_approved(agent_setup)
+    rows = []
+    for entry in entries:
+        state = "" if entry["approved"] else "not approved"
+        rows.append((entry["name"], " ".join(entry["command"]), state, entry["folder"]))
     print_list(
-        facts,
+        entries,
         ("name", "command", "state", "folder"),
         rows,
         "no agent has a command; see: capsule worker set --help",
@@ -244,8 +238,24 @@ def set_(
     )
 
 
+def _settings(
+    time_zone: str | None, idle: str | None, for_: str | None, max_hops: int | None
+) -> dict[str, Any]:
+    """Return the given options of `set_` as settings of the registry."""
+    settings: dict[str, Any] = {}
+    if time_zone is not None:
+        settings["timeZone"] = time_zone
+    if idle is not None:
+        settings["idleS"] = parse_duration(idle, "--idle", unit="s")
+    if for_ is not None:
+        settings["limitS"] = parse_duration(for_, "--for", unit="s")
+    if max_hops is not None:
+        settings["maxHops"] = max_hops
+    return settings
+
+
 def wire(
-    place: str | None = argument("PLACE", f"{_PLACE} Without: all wirings are listed."),
+    place: str | None = argument("PLACE", f"{_PLACE_HELP} Without: all wirings are listed."),
     agent: str | None = argument(
         "AGENT",
         "The agent that answers there: its id, its name, or NAME@PROJECT.",
@@ -280,16 +290,28 @@ def wire(
         if place is None or agent is None:
             wirings = list(store.sessions.registry.read().wirings.values())
         else:
-            words: dict[str, Any] = {"senders": senders, "ignored": ignored, "session": one_for}
-            words |= (
-                {"engage": "pattern", "pattern": pattern}
-                if pattern is not None
-                else {"engage": engage}
-            )
-            wirings = [store.sessions.wire(place, agent, **words)]
+            fields: dict[str, Any] = {
+                "senders": senders,
+                "ignored": ignored,
+                "session": one_for,
+            }
+            if pattern is not None:
+                fields["engage"] = "pattern"
+                fields["pattern"] = pattern
+            else:
+                fields["engage"] = engage
+            wirings = [store.sessions.wire(place, agent, **fields)]
     rows = [
-        (_place(it), it.agent, it.engage, it.pattern, it.senders, it.ignored, it.session)
-        for it in wirings
+        (
+            _place_text(wiring),
+            wiring.agent,
+            wiring.engage,
+            wiring.pattern,
+            wiring.senders,
+            wiring.ignored,
+            wiring.session,
+        )
+        for wiring in wirings
     ]
     columns = ("place", "agent", "engage", "pattern", "senders", "ignored", "session")
     print_list(_as_json(*wirings), columns, rows, "nothing is wired", last="pattern")
@@ -318,8 +340,11 @@ def _as_json(*items: RegistryItem) -> list[dict[str, Any]]:
     return [{json_name(name): value for name, value in asdict(item).items()} for item in items]
 
 
-def _place(item: Any) -> str:
-    place = item.place if item.channel in ("", "conversations") else f"{item.channel}:{item.place}"
+def _place_text(item: Any) -> str:
+    """Return the place of a session or a wiring, with its channel and thread where it has them."""
+    place = item.place
+    if item.channel not in ("", "conversations"):
+        place = f"{item.channel}:{item.place}"
     return f"{place} {getattr(item, 'thread', '')}".strip()
 
 
@@ -356,16 +381,15 @@ def run(
         "session": session,
         "command": command,
     }
-    if idle is for_ is None and not (
+    has_other_options = (
         global_options.json
         or global_options.as_
         or global_options.instance
         or global_options.no_pager
-    ):
-        sys.exit(
-            worker_process.main(options)
-        )  # As a host starts it: an error is a line of its log.
-    idle_s = None if idle is None else parse_duration(idle, "--idle")
-    worker_process.run(
-        **options, idle_s=idle_s, limit_s=None if for_ is None else parse_duration(for_, "--for")
     )
+    if idle is None and for_ is None and not has_other_options:
+        # A host starts it in this way, and reads an error as a line of the log.
+        sys.exit(worker_process.main(options))
+    idle_s = None if idle is None else parse_duration(idle, "--idle")
+    limit_s = None if for_ is None else parse_duration(for_, "--for")
+    worker_process.run(**options, idle_s=idle_s, limit_s=limit_s)
