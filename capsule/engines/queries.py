@@ -1,7 +1,7 @@
-"""What the Store asks an engine about all conversations, and what the engine answers.
+"""Define the queries about all conversations: their interface, arguments and results.
 
-`Queries` is the interface. `Filter`, `ListRequest` and `SearchRequest` are the arguments. The other
-classes are the results: lists, hits and counts.
+`Queries` is the interface, which each engine implements. `Filter`, `ListRequest` and
+`SearchRequest` are the arguments. The other classes are the results: lists, hits and counts.
 
 What must stay true: arguments and results are plain data, so an engine can answer in its own query
 language. Nothing here belongs to one kind of engine.
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.filters import Filter as Where
 
-
 T = TypeVar("T")
 Order = Literal["updated", "created", "title"]
-#: Called with the bytes that were read so far, and all bytes, if there is much to read.
+#: Called with the number of bytes read so far and their total, if there is much to read.
 Progress = Callable[[int, int], None]
 
 
@@ -46,21 +45,21 @@ class Filter:
     Attributes:
         tags: It has all these tags.
         title: Its title contains this text, in upper or lower case.
-        mode, type: Its mode; its type.
+        mode, type: Its mode and its type.
         archived: Whether it is archived.
-        pinned, locked: Whether it is pinned; whether it is locked.
-        since: It changed at this time or later: a text as `parse_time` takes it (`2025-01-31`, `24h`).
-            Empty: any time.
+        pinned, locked: Whether it is pinned or locked.
+        since: It changed at this time or later: a text such as `2025-01-31` or `24h`. Empty: any
+            time.
         summaries_of: It is a summary of this conversation (full id), which may have been deleted.
-        agent: This agent takes part, or took part until it left: its id, or for `Store.list` its
-            name.
-        project: It is of the project in this folder: its own folder (`Head.folder`) is that one or
-            lies in it, or an agent of the project takes part or took part. A path without links in
-            it, of whatever machine.
-        source: The program that it was imported from, by the name of its format; `here`: it was
-            written here.
+        agent: This agent takes part, or took part until it left. `Store.list` accepts its name
+            too, otherwise it is the id.
+        project: It belongs to the project in this folder. Its own folder (`Head.folder`) is this
+            one or below it, or an agent of the project takes part or took part. The path has no
+            links in it, and can be of another machine.
+        source: The program it was imported from, by the name of the format. `here`: it was written
+            here.
         ids: It is one of these (full ids).
-        members: The agents of `project`, by their ids; `Store.list` finds them.
+        members: The ids of the agents of `project`. `Store.list` sets them.
     """
 
     tags: tuple[str, ...] = ()
@@ -79,74 +78,86 @@ class Filter:
     members: frozenset[str] = field(default=frozenset(), repr=False)
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
-        """The heads that meet all conditions, in their order. A damaged file meets none but that it
-        is not archived.
+        """Return the heads that meet all conditions, in their order.
+
+        A damaged file meets no condition, except that it is not archived.
         """
-        narrows = (
-            replace(self, archived=None, members=frozenset()) != Filter(archived=None)
-            or self.archived
-        )
-        tags, title, since = (
-            frozenset(self.tags),
-            self.title.casefold(),
-            parse_time(self.since) if self.since else "",
-        )
-        is_there = cache(
-            lambda folder: is_within(folder, str(self.project))
-        )  # There are few folders.
-        conditions: list[
-            tuple[object, Callable[[Head], object]]
-        ] = [  # Few are given, and a list may be of 100,000.
-            (self.archived is not None, lambda head: head.archived == self.archived),
-            (narrows, lambda head: not head.damaged),
-            (self.ids is not None, lambda head: head.id in (self.ids or ())),
-            (self.mode is not None, lambda head: head.mode == self.mode),
-            (self.type is not None, lambda head: head.type == self.type),
-            (self.pinned is not None, lambda head: head.pinned == self.pinned),
-            (self.locked is not None, lambda head: (head.lock is not None) == self.locked),
-            (
-                self.summaries_of,
-                lambda head: head.is_summary and head.source_conversation_id == self.summaries_of,
-            ),
-            (self.source is not None, lambda head: (head.source or WRITTEN_HERE) == self.source),
-            (tags, lambda head: tags.issubset(head.tags)),
-            (
-                self.agent is not None,
-                lambda head: any(member.id == self.agent for member in head.participants),
-            ),
-            (
-                self.project is not None,
-                lambda head: (
-                    is_there(head.folder)
-                    or any(member.id in self.members for member in head.participants)
-                ),
-            ),
-            (title, lambda head: title in head.title.casefold()),
-            (since, lambda head: sortable(head.updated_at) >= since),
-        ]
-        for is_given, fits in conditions:
-            heads = filter(fits, heads) if is_given else heads
+        # A list can have 100,000 heads, and few conditions are given: check only these.
+        for condition in self._conditions():
+            heads = filter(condition, heads)
         return list(heads)
 
+    def _conditions(self) -> Iterator[Callable[[Head], object]]:
+        """Yield a predicate for each condition that is given."""
+        if self.archived is not None:
+            yield lambda head: head.archived == self.archived
+        only_archived = Filter(archived=None)
+        if self.archived or replace(self, archived=None, members=frozenset()) != only_archived:
+            yield lambda head: not head.damaged
+        if self.ids is not None:
+            ids = self.ids
+            yield lambda head: head.id in ids
+        if self.mode is not None:
+            yield lambda head: head.mode == self.mode
+        if self.type is not None:
+            yield lambda head: head.type == self.type
+        if self.pinned is not None:
+            yield lambda head: head.pinned == self.pinned
+        if self.locked is not None:
+            yield lambda head: (head.lock is not None) == self.locked
+        if self.summaries_of:
+            yield self._is_wanted_summary
+        if self.source is not None:
+            yield lambda head: (head.source or WRITTEN_HERE) == self.source
+        if self.tags:
+            tags = frozenset(self.tags)
+            yield lambda head: tags.issubset(head.tags)
+        if self.agent is not None:
+            yield lambda head: any(member.id == self.agent for member in head.participants)
+        if self.project is not None:
+            yield self._project_condition(self.project)
+        if self.title:
+            title = self.title.casefold()
+            yield lambda head: title in head.title.casefold()
+        if self.since:
+            since = parse_time(self.since)
+            yield lambda head: sortable(head.updated_at) >= since
 
-def is_within(folder: str, other: str) -> bool:
-    """Whether a folder is another one, or lies in it."""
-    other = other.rstrip("/\\")
-    return bool(folder) and (folder == other or folder.startswith((f"{other}/", f"{other}\\")))
+    def _is_wanted_summary(self, head: Head) -> bool:
+        return head.is_summary and head.source_conversation_id == self.summaries_of
+
+    def _project_condition(self, project: str) -> Callable[[Head], bool]:
+        # Many conversations have the same folder.
+        is_in_project = cache(lambda folder: is_within(folder, project))
+
+        def condition(head: Head) -> bool:
+            if is_in_project(head.folder):
+                return True
+            return any(member.id in self.members for member in head.participants)
+
+        return condition
+
+
+def is_within(folder: str, ancestor: str) -> bool:
+    """Return whether a folder is another one, or below it."""
+    ancestor = ancestor.rstrip("/\\")
+    if not folder:
+        return False
+    return folder == ancestor or folder.startswith((f"{ancestor}/", f"{ancestor}\\"))
 
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
-    """A list of conversations, or a page of it.
+    """The request of a list of conversations, or of a page of it.
 
     Attributes:
-        filter: Which conversations; None: all.
-        order: Pinned ones first and damaged files last, else by this; `latest`: the sound ones, by
-            their last change alone. None: all of them in no order, without pages and without the
-            numbers of their messages.
-        forks_of: Only those that say they were split off from this one, damaged ones too.
-        limit: The largest number of conversations in the page; None: no limit.
-        cursor: Where the page begins, as the page before says; empty: the first one.
+        filter: The conditions. None: all conversations.
+        order: The order. Pinned conversations come first, damaged files last. `latest`: only the
+            valid ones, by their last change alone. None: no order and no pages, and the result has
+            no numbers of messages.
+        forks_of: Only the forks of this conversation, also damaged ones.
+        limit: The largest number of conversations in the page. None: no limit.
+        cursor: The cursor from the page before. Empty: the first page.
     """
 
     filter: Filter | None = None
@@ -156,18 +167,19 @@ class ListRequest:
     cursor: str = ""
 
     @property
-    def words(self) -> str:
-        """What was asked for, as text: a cursor fits only the same list."""
+    def cursor_key(self) -> str:
+        """The request as text. A cursor is valid only for a request with the same text."""
         return f"list {self.filter} {self.order}"
 
     def of(self, heads: Iterable[Head]) -> list[Head]:
-        """Those of these conversations that fit, in their order."""
+        """Return the heads that meet the filter, in their order."""
         return list(heads) if self.filter is None else self.filter.of(heads)
 
 
 def key_of(order: Order) -> Callable[[Head], tuple[Any, ...]]:
-    """What heads are sorted by in an order, each by another value; the greatest comes first, but of
-    titles.
+    """Return the sort key of an order. No two heads have the same key.
+
+    By title the smallest key comes first, in the other orders the greatest.
     """
     if order == "title":
         return lambda head: (bool(head.damaged), not head.pinned, head.title.casefold(), head.id)
@@ -177,11 +189,11 @@ def key_of(order: Order) -> Callable[[Head], tuple[Any, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """A search; `Store.search` says what each of these means.
+    """The request of a search. `Store.search` describes the attributes that are not here.
 
     Attributes:
-        now_ms: The time that ages are counted from, in milliseconds since 1970, unless the cursor
-            says another.
+        now_ms: The time that ages are counted from, in milliseconds since 1970. The cursor of a
+            later page has its own.
     """
 
     query: str
@@ -202,12 +214,12 @@ class SearchRequest:
     now_ms: int = field(default=0, compare=False)
 
     @property
-    def words(self) -> str:
-        """What was asked for, as text: a cursor fits only the same search.
+    def cursor_key(self) -> str:
+        """The request as text. A cursor is valid only for a request with the same text.
 
-        It has no times: `2h ago` is another time for the next page.
+        It has no times, as `2h ago` is another time for the next page.
         """
-        asked = (
+        parts = (
             self.query,
             self.roles,
             self.senders,
@@ -215,20 +227,24 @@ class SearchRequest:
             self.tags,
             self.mode,
             self.title_only,
+            self.branch,
+            self.in_tools,
+            self.profile,
+            self.where,
         )
-        return repr((*asked, self.branch, self.in_tools, self.profile, self.where))
+        return repr(parts)
 
 
 class Queries(Protocol):
-    """The questions of one asker about the conversations of an engine.
+    """The queries of the owner or of one agent about the conversations of an engine.
 
-    A conversation that the asker may not read is in no answer, and of one that it reads from a time
-    on, no message before that time is. Each question is answered from what was acknowledged before
-    it was asked; with `refresh` False, from what the last one knew.
+    A result has no conversation that the agent may not read, and no message before the time from
+    which on it may read a conversation. Each result has everything that was acknowledged before the
+    query. With `refresh` False, it has what the index had after the last query.
     """
 
-    def conversations(self, asked: ListRequest, progress: Progress | None = None) -> Listed:
-        """A page of conversations.
+    def conversations(self, request: ListRequest, progress: Progress | None = None) -> Listed:
+        """Return a page of conversations.
 
         Raises:
             InvalidInput: The cursor belongs to another list, or the limit is less than one.
@@ -236,120 +252,129 @@ class Queries(Protocol):
         """
 
     def facets(
-        self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None
+        self, filter: Filter, folders: Mapping[str, str], progress: Progress | None = None
     ) -> Facets:
-        """The counts of the conversations that a filter lets through, by what else they can be
-        filtered by.
+        """Count the conversations that meet a filter, by tag, type, agent and so on.
 
         Args:
-            asked: The filter.
-            folders: The folders of the projects of agents, by the agents' ids.
+            filter: The filter.
+            folders: The folders of the agents' projects, by the agents' ids.
             progress: As in `conversations`.
         """
 
-    def search(self, asked: SearchRequest, progress: Progress | None = None) -> Found:
-        """The hits of a search, the best first. No score depends on what the asker may not read.
+    def search(self, request: SearchRequest, progress: Progress | None = None) -> Found:
+        """Return the hits of a search, the best first. Hidden messages change no score.
 
         Raises InvalidInput.
         """
 
     def messages(self, where: object, conversation: str | None = None) -> list[MessagePosition]:
-        """The messages that a filter fits, of one conversation or of all sound ones, each in its
-        order.
+        """Return the messages that match a filter, in the order of each conversation.
 
-        Raises InvalidInput. Costs half a microsecond for each value that is compared, and a look-up
+        Args:
+            where: The filter, as JSON.
+            conversation: The conversation. None: all valid ones.
+
+        Raises InvalidInput. Cost: half a microsecond for each value that is compared, and a look-up
         for each message.
         """
 
     def values(self, path: str, conversation: str) -> list[FieldValue]:
-        """The numbers and texts that the messages of a conversation have at a path, the last one
-        first.
-        """
+        """Return the numbers and texts that messages have at a path, the last used first."""
 
     def stats(self, progress: Progress | None = None) -> Stats:
-        """What is in the store, counted. Costs a pass over the messages."""
+        """Count what is in the store. Cost: a pass over the messages."""
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
-        """What changed since a cursor, oldest first; and the cursor behind that.
+        """Return the changes since a cursor, oldest first, and the cursor after them.
 
-        Of a conversation that is gone, the trash says whether the asker could read it. Where it
-        reads a part, the messages that were removed are not named.
+        For a deleted conversation, the version in the trash decides whether the agent could read
+        it. Removed messages of a conversation that the agent reads in part are not named.
 
         Args:
-            since: A cursor, of the asker or of the owner; None: no changes, but the cursor of now.
+            since: A cursor of this agent or of the owner. None: return no changes, but the current
+                cursor.
             limit: The largest number of changes.
-            refresh: Whether to look for new changes before.
+            refresh: Whether to look for new changes first.
 
         Raises:
             InvalidInput: `since` is not a cursor.
         """
 
     def advance(self, cursor: str, messages: int = 0) -> str:
-        """The cursor behind so many messages of the change that comes next from a cursor of
-        changes.
+        """Return a cursor that skips messages of the next change.
+
+        Args:
+            cursor: A cursor of changes.
+            messages: The number of messages of the change after the cursor that are skipped.
 
         Raises:
             InvalidInput: `cursor` is not a cursor.
         """
 
     def participations(
-        self, agent: str, known: Mapping[str, Participation] = {}, *, refresh: bool = True
+        self, agent: str, cached: Mapping[str, Participation] = {}, *, refresh: bool = True
     ) -> list[Participation]:
-        """The sound conversations that an agent takes part in, the latest first.
+        """Return the valid conversations that an agent takes part in, the latest first.
 
         Args:
             agent: The agent.
-            known: Those of an earlier answer, by id. What did not change since is taken from there,
-                and not read.
+            cached: Earlier results, by id. A conversation that did not change since is taken from
+                there and not read.
             refresh: Whether to bring the index up to date first.
         """
 
     def unread_positions(
-        self, wanted: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
+        self, unread_filter: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
     ) -> list[MessagePosition]:
-        """The wanted messages of a conversation, or of all (None), the latest first. Costs a
-        look-up for each.
+        """Return the unread messages of a conversation, or of all (None), the latest first.
+
+        Cost: a look-up for each.
         """
 
     def summarize_unread(
-        self, conversation: str, wanted: UnreadFilter, *, refresh: bool = True
+        self, conversation: str, unread_filter: UnreadFilter, *, refresh: bool = True
     ) -> UnreadSummary:
-        """What was said in a conversation, as far as it is wanted; nothing in one that is not
-        there.
+        """Return the number, senders and last of the unread messages. A missing conversation has 0.
 
-        Costs a tenth of a microsecond for each message there, more if only mentions or a part are
-        wanted.
+        Cost: a tenth of a microsecond for each message behind the read marks, more if the filter
+        has `mentioning` or `part`.
         """
 
     def ids_at(
-        self, conversation: str, places: Iterable[int], *, refresh: bool = True
+        self, conversation: str, positions: Iterable[int], *, refresh: bool = True
     ) -> dict[int, tuple[str, str]]:
-        """The id of the message at each of these places, and the digest of the ids up to it; see
-        `first_unread`.
+        """Return the message id and the ids digest at each of these positions.
+
+        See `read_marks.first_unread`.
         """
 
     def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
-        """The conversation and the place of a message; None: it is not there, or not in this
-        conversation.
-
-        If several conversations have it, it is the one that the engine met last. Costs reading back
-        to it.
-        """
-
-    def in_one_transaction(self, ask: Callable[[], T]) -> T:
-        """Ask several questions, with `refresh` False, of one state of the documents.
+        """Return the conversation and the position of a message. None: there is none.
 
         Args:
-            ask: Asks them, and gives what they come to. It may run twice, and holds up the
-                questions of other threads.
+            message: The id of the message.
+            conversation: Search only this one. None: all. If several have the message, the result
+                is the one that was indexed last.
+
+        Cost: reading back to it.
+        """
+
+    def in_one_transaction(self, run: Callable[[], T]) -> T:
+        """Run several queries, with `refresh` False, on one state of the documents.
+
+        Args:
+            run: Makes the queries and returns a result. It may run twice, and queries of other
+                threads wait for it.
         """
 
     def last_valid_version(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
-        """A conversation as it was when it was sound last, and the ids of its messages that had
-        more fields.
+        """Return the last valid version of a conversation, as far as the index has it.
 
-        It is without its context, unless that was empty, and what else of its head no list has.
-        None: it was never sound, or it is not the owner who asks. Costs reading the messages.
+        The context (unless it was empty) and those fields of the head that no list has are missing.
+
+        Returns: the document, and the ids of the messages that had more fields. None: there was no
+        valid version, or an agent asks. Cost: reading the messages.
         """
 
     def refresh(
@@ -359,21 +384,20 @@ class Queries(Protocol):
         *,
         anew: bool = False,
     ) -> None:
-        """Look for what is new, in these conversations or in all (None), so that later questions
-        need not.
+        """Bring the index up to date, so that later queries need not.
 
         Args:
-            ids: The conversations.
-            progress: Called with what is done and what there is to do.
-            anew: Whether to forget all answers first, and make them again out of the documents.
+            ids: The conversations. None: all.
+            progress: Called with the bytes read and their total.
+            anew: Whether to delete the index first and build it again from the documents.
 
         Raises:
-            StoreBusy: Another process keeps the answers from being prepared.
+            StoreBusy: Another process keeps the index from being written.
             Refused, StorageFailed: The system did not let the documents be read.
         """
 
 
-#: Where something stands in a text: its first character, and the one behind its last.
+#: A part of a text: the index of its first character, and the one after its last.
 Span = tuple[int, int]
 
 
@@ -383,14 +407,14 @@ class Snippet:
 
     Attributes:
         text: One line.
-        marks: Where what was looked for stands in it: first character, and the one behind the last.
+        marks: The parts of it that match the query.
     """
 
     text: str
     marks: tuple[Span, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """What `--json` prints."""
+        """Return the snippet as `--json` prints it."""
         return {"text": self.text, "marks": [list(mark) for mark in self.marks]}
 
 
@@ -401,15 +425,16 @@ class Hit:
     Attributes:
         id: The conversation.
         title: Its title.
-        message: The message's id; None: the title or a tag was found.
-        at: The message's place in the history, from 0.
-        role, sender: The message's role, and the agent that wrote the message (its field `from`).
-        time: When the message was written, as the format writes times; empty: that is not known.
-            For a title: when the conversation last changed.
-        where: What was found: `content`, `tools` (tool calls and reasoning) or `title` (tags too).
+        message: The message's id. None: the title or a tag was found.
+        at: The message's position in the history, from 0.
+        role, sender: The message's role, and the agent that wrote it (its field `from`).
+        time: The time of the message, as the format writes times. Empty: unknown. For a title: the
+            time of the conversation's last change.
+        where: The part that was found: `content`, `tools` (tool calls and reasoning) or `title`
+            (tags too).
         snippet: The piece of text that was found.
         active: Whether the message is on the active branch.
-        score: How well it fits, by the ranking profile. Compare scores within one search only.
+        score: How well it matches, by the ranking profile. Compare scores within one search only.
     """
 
     id: str
@@ -425,10 +450,13 @@ class Hit:
     active: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        names = [field.name for field in fields(self)]
-        named = {("from" if name == "sender" else name): getattr(self, name) for name in names}
-        return named | {"snippet": self.snippet.as_json()}
+        """Return the hit as `--json` prints it."""
+        values: dict[str, Any] = {}
+        for attribute in fields(self):
+            key = "from" if attribute.name == "sender" else attribute.name
+            values[key] = getattr(self, attribute.name)
+        values["snippet"] = self.snippet.as_json()
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,10 +464,10 @@ class Found:
     """The hits of one search, or a page of them, best first.
 
     Attributes:
-        cursor: The cursor of the next page of the same search; None: there is no next page.
-        total: How many hits there are in all; None: too many to count.
-        having, words: If nothing has all the words of the query: how many of them the hits have,
-            and how many there are. Both 0: the hits have all words.
+        cursor: The cursor of the next page of the same search. None: this is the last page.
+        total: The number of hits on all pages. None: too many to count.
+        having, words: If no message has all words of the query: how many of them the hits have, and
+            how many the query has. Both 0: the hits have all words.
     """
 
     hits: list[Hit]
@@ -449,10 +477,13 @@ class Found:
     words: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the page as `--json` prints it."""
         hits = [hit.as_json() for hit in self.hits]
-        weaker = {"having": self.having, "words": self.words} if self.having else {}
-        return {"hits": hits, "cursor": self.cursor, "total": self.total, **weaker}
+        page: dict[str, Any] = {"hits": hits, "cursor": self.cursor, "total": self.total}
+        if self.having:
+            page["having"] = self.having
+            page["words"] = self.words
+        return page
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,10 +492,9 @@ class Listed:
 
     Attributes:
         heads: The conversations.
-        messages: How many messages each of them has, in all its branches, by id.
-        models: The model that wrote in each of them last, by id, where one of its last 50 messages
-            says it.
-        total: How many conversations there are on all pages.
+        messages: The number of messages of each, in all its branches, by id.
+        models: The model that wrote in each last, by id, if one of its last 50 messages names it.
+        total: The number of conversations on all pages.
     """
 
     heads: list[Head]
@@ -474,26 +504,28 @@ class Listed:
     _cursor: Callable[[int], str | None] = field(repr=False)
 
     def cursor(self, shown: int | None = None) -> str | None:
-        """What the next page begins with, when `shown` of the conversations were shown (None: all);
-        None: no more.
+        """Return the cursor of the next page. None: there are no more conversations.
+
+        Args:
+            shown: The number of conversations of this page that were used. The next page begins
+                after them. None: all.
         """
         return self._cursor(len(self.heads) if shown is None else shown)
 
 
 @dataclass(frozen=True, slots=True)
 class Facets:
-    """How many of some conversations there are, by what they can be filtered by; the most frequent
-    first.
+    """The numbers of conversations by what they can be filtered by, the most frequent first.
 
-    A conversation counts once for each of its tags, agents and projects. A damaged file is in none
-    of these counts.
+    A conversation counts once for each of its tags, agents and projects. Damaged files are not
+    counted.
 
     Attributes:
-        conversations: How many there are.
+        conversations: The number of conversations.
         tags, types, modes: By tag, by type, by mode.
         agents: By the id of an agent that takes part, or took part.
-        projects: By the folder of a project, with what lies in it; see `Filter.project`.
-        sources: By the program that they were imported from; `here`: written here.
+        projects: By the folder of a project, with the folders below it. See `Filter.project`.
+        sources: By the program that they were imported from. `here`: written here.
     """
 
     conversations: int
@@ -506,47 +538,69 @@ class Facets:
 
     @classmethod
     def of(cls, heads: Iterable[Head], folders: Mapping[str, str]) -> Facets:
-        """The counts of these conversations; `folders` are those of the projects of agents, by the
-        agents' ids.
+        """Count conversations.
+
+        Args:
+            heads: The conversations.
+            folders: The folders of the agents' projects, by the agents' ids.
         """
-        sound = [head for head in heads if not head.damaged]
-        with_agents = [head for head in sound if head.participants]
-        alone = Counter(head.folder for head in sound if not head.participants)
-        places = Counter({frozenset((folder,)): count for folder, count in alone.items()})
-        places.update(
-            frozenset((head.folder, *(folders.get(member.id, "") for member in head.participants)))
-            for head in with_agents
-        )
-        there = {folder for theirs in places for folder in theirs if folder}
-        projects = Counter[str]()
-        for theirs, count in places.items():
-            projects.update(
-                {above: count for folder in theirs for above in there.intersection(_above(folder))}
-            )
-        counts: tuple[Counter[str], ...] = (
-            Counter(chain.from_iterable(map(set, map(attrgetter("tags"), sound)))),
-            Counter(map(attrgetter("type"), sound)),
-            Counter(map(attrgetter("mode"), sound)),
-            Counter(member.id for head in with_agents for member in head.participants),
-            projects,
-            Counter(head.source or WRITTEN_HERE for head in sound),
-        )
+        valid = [head for head in heads if not head.damaged]
+        agents = Counter(member.id for head in valid for member in head.participants)
+        tags = Counter(chain.from_iterable(set(head.tags) for head in valid))
         return cls(
-            len(sound),
-            *(dict(sorted(each.items(), key=lambda item: (-item[1], item[0]))) for each in counts),
+            conversations=len(valid),
+            tags=_most_frequent_first(tags),
+            types=_most_frequent_first(Counter(map(attrgetter("type"), valid))),
+            modes=_most_frequent_first(Counter(map(attrgetter("mode"), valid))),
+            agents=_most_frequent_first(agents),
+            projects=_most_frequent_first(_count_projects(valid, folders)),
+            sources=_most_frequent_first(Counter(head.source or WRITTEN_HERE for head in valid)),
         )
 
 
-def _above(folder: str) -> Iterator[str]:
-    """A folder, and those in which it lies."""
+def _most_frequent_first(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _count_projects(heads: list[Head], folders: Mapping[str, str]) -> Counter[str]:
+    """Count conversations by folder, each also for those folders above that are a project's.
+
+    Conversations with the same folders are counted together, as most have the same.
+    """
+    counts_by_folders = Counter[frozenset[str]]()
+    without_agents = Counter(head.folder for head in heads if not head.participants)
+    for folder, count in without_agents.items():
+        counts_by_folders[frozenset((folder,))] = count
+    for head in heads:
+        if head.participants:
+            agent_folders = (folders.get(member.id, "") for member in head.participants)
+            counts_by_folders[frozenset((head.folder, *agent_folders))] += 1
+    projects: set[str] = set()
+    for conversation_folders in counts_by_folders:
+        projects.update(filter(None, conversation_folders))
+    counts = Counter[str]()
+    for conversation_folders, count in counts_by_folders.items():
+        counted: set[str] = set()
+        for folder in conversation_folders:
+            counted |= projects.intersection(_with_ancestors(folder))
+        for project in counted:
+            counts[project] += count
+    return counts
+
+
+def _with_ancestors(folder: str) -> Iterator[str]:
+    """Yield a folder and all folders above it."""
     yield folder
-    yield from (folder[:at] or folder[:1] for at, char in enumerate(folder) if char in "/\\")
+    for index, character in enumerate(folder):
+        if character in "/\\":
+            yield folder[:index] or folder[:1]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Messages, the words in them, and the tokens that they take, estimated; of tool calls and
-    reasoning too.
+    """Numbers of messages, of the words in them, and of the tokens they take (an estimate).
+
+    Tokens include tool calls and reasoning.
     """
 
     messages: int = 0
@@ -554,7 +608,7 @@ class Tally:
     tokens: int = 0
 
     def add(self, messages: int, words: int, tokens: int) -> None:
-        """Count more."""
+        """Add numbers."""
         self.messages += messages
         self.words += words
         self.tokens += tokens
@@ -573,25 +627,25 @@ class LargeConversation:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What is in a store.
+    """The contents of a store, counted.
 
     Attributes:
-        conversations: How many there are, with the damaged ones.
-        damaged: How many of them have a file that can't be read. No number below counts these.
-        archived: How many are archived.
-        messages, words: How many there are on all branches. A character of a script without spaces
-            counts as a word.
-        tokens: What the messages take in a model, estimated as `capsule context` does
+        conversations: The number of conversations, with the damaged ones.
+        damaged: The number of them whose file can't be read. The numbers below leave these out.
+        archived: The number of archived conversations.
+        messages, words: The numbers on all branches. A character of a script without spaces counts
+            as a word.
+        tokens: The tokens that the messages take in a model, estimated as `capsule context` does
             (docs/context.md).
-        bytes: The size of the files. Of one that an agent reads in part: of the texts that it
-            reads.
+        bytes: The size of the files. Of a file that an agent reads in part: the size of the texts
+            that it reads.
         by_role: By role, the most frequent first.
-        by_month: By month (UTC, like 2025-01), from the first month with a message to the last; `no
-            time` before them.
+        by_month: By month (UTC, like 2025-01), from the first month with a message to the last. `no
+            time` comes before them.
         by_day: By day (UTC, like 2025-01-31), in the same way.
-        by_sender: By the agent that wrote them, the most frequent first; most messages name none,
-            and are in none.
-        by_source: By the program that their conversation was imported from (`here`: none), the most
+        by_sender: By the agent that wrote them, the most frequent first. Messages without a sender
+            are left out.
+        by_source: By the program that the conversation was imported from (`here`: none), the most
             frequent first.
         largest: The conversations with the most words, ten at most.
     """
@@ -616,7 +670,7 @@ class Stats:
 
 
 class FieldValue(NamedTuple):
-    """A value that messages have: how many do, and when the last of them was written."""
+    """A value that messages have, their number, and the time of the last one."""
 
     value: str | float
     messages: int

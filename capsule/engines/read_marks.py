@@ -30,9 +30,9 @@ class MessagePosition(NamedTuple):
     """
 
     conversation: str
-    place: int
+    position: int
     message: str
-    front: str = ""
+    ids_digest: str = ""
 
 
 class Participation(NamedTuple):
@@ -60,7 +60,7 @@ class Participation(NamedTuple):
     history: str
     channel: Channel | None
     created_by: str | None
-    last: str
+    ids_digest: str
     tag: str
     version: str = ""
 
@@ -70,7 +70,7 @@ class LastMessage(NamedTuple):
     was written.
     """
 
-    place: int
+    position: int
     id: str
     sender: str
     content: str
@@ -91,12 +91,12 @@ class UnreadFilter(NamedTuple):
         covered: Such parts, each with what was read of it.
     """
 
-    read: tuple[ReadMark, ...] = ()
-    not_by: tuple[str, ...] = ()
+    read_marks: tuple[ReadMark, ...] = ()
+    excluded_senders: tuple[str, ...] = ()
     since_ms: int = 0
     mentioning: str = ""
     part: tuple[str, str] | None = None
-    covered: tuple[tuple[tuple[str, str], tuple[ReadMark, ...]], ...] = ()
+    read_parts: tuple[tuple[tuple[str, str], tuple[ReadMark, ...]], ...] = ()
 
 
 class UnreadSummary(NamedTuple):

@@ -758,7 +758,7 @@ class Messages:
         unread = self._unread.unread(state)
         if not unread:
             return None
-        return min(unread, key=lambda position: position.place).message
+        return min(unread, key=lambda position: position.position).message
 
     def pointer(self, agent: str | None = None) -> str:
         """Return in words how much is unread that may wake the agent, and from whom.

@@ -151,7 +151,7 @@ class Receipts:
                         # The cursor of the conversation covers that of the part.
                         del cursors[cursor_key(id, other_part)]
             for mention in mentions:
-                if mention.place <= position and mention.message not in concerns:
+                if mention.position <= position and mention.message not in concerns:
                     new_concerns[mention.message] = {"conversation": id}
         document["cursors"] = cursors
         if new_concerns:

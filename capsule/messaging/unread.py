@@ -424,11 +424,11 @@ class UnreadTracker:
             for part, part_cursor in (part_cursors or {}).items()
         ]
         unread_filter = UnreadFilter(
-            read=marks_in_cursor(cursor),
-            not_by=(agent, *preference.blocked),
+            read_marks=marks_in_cursor(cursor),
+            excluded_senders=(agent, *preference.blocked),
             since_ms=ms_of(member.joined_at if member is not None else ""),
             mentioning=agent if preference.only_mentions else "",
-            covered=tuple(covered),
+            read_parts=tuple(covered),
         )
         is_read = _is_read(participation, unread_filter)
         return ReadingState(agent, participation, unread_filter, preference, is_read)
@@ -444,10 +444,10 @@ class UnreadTracker:
         """
         unread_filter = state.unread_filter
         if read_marks is not None:
-            unread_filter = unread_filter._replace(read=read_marks)
+            unread_filter = unread_filter._replace(read_marks=read_marks)
         id = state.participation.id
         unread = self.queries.unread_positions(unread_filter, id, refresh=False)
-        if not unread and unread_filter.read == state.unread_filter.read:
+        if not unread and unread_filter.read_marks == state.unread_filter.read_marks:
             state.is_read = True
         return unread
 
@@ -502,7 +502,7 @@ class UnreadTracker:
         profile = self.read_context(agent)[0].profiles[agent]
         blocked = NotificationPreference.of(None, profile).blocked
         positions = self.queries.unread_positions(
-            UnreadFilter(not_by=(agent, *blocked), mentioning=agent)
+            UnreadFilter(excluded_senders=(agent, *blocked), mentioning=agent)
         )
         states = self.reading_states(agent)
         return [position for position in positions if position.conversation in states]
@@ -519,7 +519,7 @@ class UnreadTracker:
         by_conversation: dict[str, dict[int, tuple[MessagePosition, str, str, str]]] = {}
         for position, state, read_at, done_at in chosen:
             of_conversation = by_conversation.setdefault(position.conversation, {})
-            of_conversation[position.place] = position, state, read_at, done_at
+            of_conversation[position.position] = position, state, read_at, done_at
         mentions = []
         for conversation, states in by_conversation.items():
             reading_state = reading_states[conversation]
@@ -546,7 +546,7 @@ class UnreadTracker:
 
         @cache
         def first_unread_in(conversation: str) -> int:
-            read_marks = reading_states[conversation].unread_filter.read
+            read_marks = reading_states[conversation].unread_filter.read_marks
             marks_at = partial(self.queries.ids_at, conversation, refresh=False)
             return first_unread_position(read_marks, marks_at)
 
@@ -556,7 +556,7 @@ class UnreadTracker:
             done_at = concern.get("doneAt") or ""
             if done_at:
                 state = "done"
-            elif read_at or position.place < first_unread_in(position.conversation):
+            elif read_at or position.position < first_unread_in(position.conversation):
                 state = "read"
             else:
                 state = "unread"
@@ -566,16 +566,16 @@ class UnreadTracker:
 
 def _narrow_to_part(state: ReadingState, part: Part) -> ReadingState:
     """Return the reading state of one part of a conversation."""
-    read_of_part = dict(state.unread_filter.covered).get(part, ())
-    read_marks = (*state.unread_filter.read, *read_of_part)
-    unread_filter = state.unread_filter._replace(read=read_marks, part=part)
+    read_of_part = dict(state.unread_filter.read_parts).get(part, ())
+    read_marks = (*state.unread_filter.read_marks, *read_of_part)
+    unread_filter = state.unread_filter._replace(read_marks=read_marks, part=part)
     is_read = state.is_read or _is_read(state.participation, unread_filter)
     return ReadingState(state.agent, state.participation, unread_filter, state.preference, is_read)
 
 
 def _is_read(participation: Participation, unread_filter: UnreadFilter) -> bool:
     """Return whether the last message was read, as in most conversations."""
-    return (participation.entries - 1, participation.last) in unread_filter.read
+    return (participation.entries - 1, participation.ids_digest) in unread_filter.read_marks
 
 
 def read_mail(
@@ -621,7 +621,7 @@ def read_mail(
     for position, entry in enumerate(entries, first):
         if entry and position in positions and positions[position].message == entry["id"]:
             mention = state.preference.kind(entry, state.agent)
-            front = positions[position].front
+            front = positions[position].ids_digest
             found.append(Mail.of(id, state.participation.type, position, entry, mention, front))
     return found
 
@@ -756,7 +756,7 @@ class MessageListener:
         for id in changed_ids:
             # A conversation that is new to this listener has been read nowhere. One that came back
             # from the trash may have been read before.
-            marks = self._states[id].unread_filter.read if id in reappeared_ids else ()
+            marks = self._states[id].unread_filter.read_marks if id in reappeared_ids else ()
             self.read_marks.setdefault(id, marks)
         self._find_unread(changed_ids)
         for change in changes.changes:
@@ -774,7 +774,7 @@ class MessageListener:
         self._unrelated_ids -= states.keys()
 
     def _marks_of_agent(self) -> dict[str, tuple[ReadMark, ...]]:
-        return {id: state.unread_filter.read for id, state in self._states.items()}
+        return {id: state.unread_filter.read_marks for id, state in self._states.items()}
 
     def _find_unread(self, ids: Iterable[str]) -> None:
         """Find the unread messages of conversations. Others have none from now on."""
@@ -784,7 +784,7 @@ class MessageListener:
             state = self._states[id]
             self._unread_positions[id] = self._unread.unread(state, self.read_marks[id])
             participation = state.participation
-            self._end_marks[id] = participation.entries - 1, participation.last
+            self._end_marks[id] = participation.entries - 1, participation.ids_digest
 
     def _next_batch(self) -> list[Mail]:
         """Return unread messages by time, up to the limit, and move the marks of each conversation
@@ -804,9 +804,9 @@ class MessageListener:
             new_marks: list[ReadMark] = []
             if last_returned is not None:
                 new_marks = [
-                    (position.place, position.front)
+                    (position.position, position.ids_digest)
                     for position in self._unread_positions[id]
-                    if position.place <= last_returned.at
+                    if position.position <= last_returned.at
                 ]
             last_unread = mail[-1] if mail else None
             end_mark = self._end_marks[id]
@@ -821,7 +821,7 @@ class MessageListener:
 
     def _read(self, id: str, positions: Iterable[MessagePosition]) -> list[Mail] | None:
         """Read messages. None: the conversation is gone, damaged, or closed to the agent."""
-        by_place = {position.place: position for position in positions}
+        by_place = {position.position: position for position in positions}
         try:
             return read_mail(self._unread.store, self._states[id], by_place)
         except (NotFound, InvalidDocument, Refused):

@@ -75,7 +75,7 @@ class FilesIndex(Index):
         self._refreshes = 0
         self._scanned_ns = 0
 
-    def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
+    def _update_rows(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
         db, is_other = self._database.ensure(progress)
         if is_other or self._seen is None:
             self._reset()
@@ -90,7 +90,7 @@ class FilesIndex(Index):
                 db, touched, started_ns, None if is_other else progress, whole=ids is None
             )
         if ids is None:
-            self._fresh_ns = started_ns
+            self._complete_until_ns = started_ns
             self._refreshes += 1
 
     def _load(self, db: sqlite3.Connection) -> None:
@@ -214,7 +214,7 @@ class FilesIndex(Index):
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         fresh_ns = meta.get("fresh_ns", 0)
         if rows.changes:
-            journal.add(db, rows.changes, time.time_ns() // 1_000_000, fresh_ns // 1_000_000)
+            journal.record(db, rows.changes, time.time_ns() // 1_000_000, fresh_ns // 1_000_000)
         if whole:
             db.execute(
                 "INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)", (max(started_ns, fresh_ns),)
@@ -232,7 +232,7 @@ class FilesIndex(Index):
         else:
             self._seen[id] = signature
         (self._again.add if again else self._again.discard)(id)
-        self._changed(id)
+        self._mark_stale(id)
 
     def _await_the_missing(self, touched: dict[str, ScannedFile | None]) -> None:
         """Give documents that vanished a moment to come back: vim moves the old version

@@ -33,7 +33,7 @@ _BUSY_S = 30.0
 _POLL_S = 0.02
 _BUILT_S = 600.0
 _TRIES = 8
-_CACHE = 16 * 1024  # KiB
+_CACHE_KIB = 16 * 1024  # KiB
 #: Nothing of it is durable until it is put into place. Pages of 8 KiB hold more of the longer
 #: messages as a whole.
 _BUILDING = (
@@ -41,7 +41,7 @@ _BUILDING = (
     "journal_mode = OFF",
     "synchronous = OFF",
     "main.locking_mode = EXCLUSIVE",
-    f"cache_size = -{_CACHE}",
+    f"cache_size = -{_CACHE_KIB}",
 )
 
 Progress = Callable[[int, int], None]
@@ -64,16 +64,16 @@ def is_busy(error: Exception) -> bool:
     )
 
 
-def is_of_no_use(error: Exception) -> bool:
+def is_unusable(error: Exception) -> bool:
     """Whether an error speaks against the file, and not against what was asked of it."""
     if isinstance(error, UnusableIndex):
         return True
     return isinstance(error, sqlite3.Error) and (
-        _code(error) in _AGAINST or "no such table" in str(error)
+        _code(error) in _FILE_ERRORS or "no such table" in str(error)
     )
 
 
-_AGAINST = frozenset(
+_FILE_ERRORS = frozenset(
     getattr(sqlite3, f"SQLITE_{name}")
     for name in ("CORRUPT", "NOTADB", "IOERR", "CANTOPEN", "FULL", "READONLY", "PROTOCOL")
 )
@@ -91,19 +91,19 @@ class IndexDatabase:
     """
 
     def __init__(self, derived: DerivedFiles | None, fill: Fill) -> None:
-        self._kept = derived
+        self._derived_or_none = derived
         self._fill = fill
-        self._main: sqlite3.Connection | None = None
+        self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._pid = os.getpid()
-        self._only_memory = derived is None
+        self._is_in_memory = derived is None
         self._is_filling = False
         self.generation = ""
 
     @property
     def _derived(self) -> DerivedFiles:
-        assert self._kept is not None
-        return self._kept
+        assert self._derived_or_none is not None
+        return self._derived_or_none
 
     # -- Opening -----------------------------------------------------------------------------------
 
@@ -115,16 +115,16 @@ class IndexDatabase:
             sqlite3.Error, Unusable: There is something wrong with the file.
         """
         is_same = os.getpid() == self._pid and (
-            self._kept is None or self._inode in (0, self._kept.inode(INDEX))
+            self._derived_or_none is None or self._inode in (0, self._derived_or_none.inode(INDEX))
         )
-        if self._main is not None and is_same:
-            return self._main, False
+        if self._connection is not None and is_same:
+            return self._connection, False
         self.forget()
         for _ in range(_TRIES):
-            if self._only_memory or not (self._open() or self._build(progress)):
+            if self._is_in_memory or not (self._open() or self._build(progress)):
                 self._fill_memory(progress)
-            if self._main is not None:
-                return self._main, True
+            if self._connection is not None:
+                return self._connection, True
         raise UnusableIndex("it keeps being replaced")
 
     def _open(self) -> bool:
@@ -143,7 +143,7 @@ class IndexDatabase:
             if self._derived.inode(INDEX) != inode:
                 raise UnusableIndex("replaced while it was opened")
             db.execute("PRAGMA synchronous = NORMAL")
-            db.execute(f"PRAGMA cache_size = -{_CACHE}")
+            db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
             self.generation = self._generation(db)
         except BaseException as error:
             if db is not None:
@@ -151,7 +151,7 @@ class IndexDatabase:
             if isinstance(error, (sqlite3.DatabaseError, UnusableIndex)) and not is_busy(error):
                 return False
             raise
-        self._main, self._inode = db, inode
+        self._connection, self._inode = db, inode
         return True
 
     @staticmethod
@@ -207,7 +207,7 @@ class IndexDatabase:
         try:
             for setting in _BUILDING:
                 db.execute(f"PRAGMA {setting}").close()
-            self._filled(db, progress)
+            self._fill_tables(db, progress)
             db.execute("PRAGMA main.locking_mode = NORMAL").close()
             db.execute("PRAGMA main.journal_mode = WAL").close()
             db.close()
@@ -219,7 +219,7 @@ class IndexDatabase:
                 self._derived.drop(aside, *(f"{aside}-{log}" for log in ("wal", "shm", "journal")))
             raise
 
-    def _filled(self, db: sqlite3.Connection, progress: Progress | None) -> None:
+    def _fill_tables(self, db: sqlite3.Connection, progress: Progress | None) -> None:
         from capsule.engines.index.search import (
             words,
         )  # Only where something is written: a list mostly writes nothing.
@@ -240,8 +240,8 @@ class IndexDatabase:
 
     def _fill_memory(self, progress: Progress | None) -> None:
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        self._filled(db, progress)
-        self._main, self._inode, self.generation = db, 0, self._generation(db)
+        self._fill_tables(db, progress)
+        self._connection, self._inode, self.generation = db, 0, self._generation(db)
 
     def _sweep(self) -> None:
         """Drop what builders left that are dead; the lock is held."""
@@ -251,8 +251,8 @@ class IndexDatabase:
 
     def stay_in_memory(self, why: Exception) -> None:
         """Use no file any more."""
-        if not self._only_memory:
-            self._only_memory = True
+        if not self._is_in_memory:
+            self._is_in_memory = True
             _log.warning("the index can't be stored (%s); each process builds it in memory", why)
 
     def discard(self) -> None:
@@ -268,7 +268,7 @@ class IndexDatabase:
     def drop(self) -> None:
         """Have the index built anew, whatever lies there. Raises Refused, StorageFailed."""
         self.forget()
-        if self._kept is not None:
+        if self._derived_or_none is not None:
             self._remove(None)
 
     def _remove(self, inode: int | None) -> None:
@@ -287,12 +287,12 @@ class IndexDatabase:
     def connection(self) -> sqlite3.Connection:
         """What `ensure` opened last. Only whoever holds the lock of the index uses it: SQLite
         crashes the process when one thread closes what another one reads."""
-        assert self._main is not None
-        return self._main
+        assert self._connection is not None
+        return self._connection
 
     def forget(self) -> None:
         """Close the connection. In a forked child it is the parent's, and only dropped."""
-        connection, self._main, self._inode = self._main, None, 0
+        connection, self._connection, self._inode = self._connection, None, 0
         if os.getpid() != self._pid:
             _parents.append(
                 connection

@@ -1,8 +1,16 @@
-"""The index of a store's conversations, and what all its questions share; `IndexQueries` has the
-questions.
+"""The index of a store's conversations: bring it up to date, then read it in one transaction.
 
-What must stay true: an answer is that of the files at the time of the question or later, whoever
-wrote them; and an index that is of no use is built anew without an error.
+The index is an SQLite database that each engine fills from its documents. `Index` is the base
+class. An engine overrides `_update_rows`, which brings the rows up to date, and `_fill`, which
+fills an empty database. `IndexQueries` has the queries and calls `Index.query`. Between queries,
+the object keeps the heads in memory, sorted, and what each agent may not read. A query reads again
+only the rows that changed.
+
+A database that is damaged or cannot be written is replaced: `_with_current_rows` deletes it and
+tries again, at last in memory. A caller sees no error of it.
+
+What must stay true: a result is that of the documents at the time of the query or later, whoever
+wrote them.
 """
 
 from __future__ import annotations
@@ -20,7 +28,7 @@ from capsule.engines.index.database import (
     Progress,
     UnusableIndex,
     is_busy,
-    is_of_no_use,
+    is_unusable,
 )
 from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter, hide
 from capsule.errors import CapsuleError, InvalidInput, StoreBusy
@@ -37,47 +45,49 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: The number of agents for which the index remembers what they may not read.
-_MOST = 1000
-#: If more heads changed, sorting them anew is quicker than repairing their orders.
-_MOST_REPAIRED = 1000
+_MAX_AGENTS = 1000
+#: If more heads changed, sorting them again is quicker than replacing each.
+_MAX_REPLACED = 1000
 _TRIES = 4
 
 
 class Index:
-    """The index of the conversations of an engine, which says how it is brought up to date. Several
-    threads may use it.
+    """The index of the conversations of an engine. Several threads may use it.
 
     Args:
-        derived: Where its file lies; None: it is in memory.
-        prefix: What stands before the id in the path of a conversation.
+        derived: The directory of its file. None: it is in memory.
+        prefix: The part of a conversation's path before its id.
+
+    Attributes:
+        generation: Identifies one build of the index: 16 hexadecimal digits.
+        nums_by_id: The row number of each conversation. A conversation keeps its number.
+        journal_ends: By agent: its last cursor, and the position up to which the journal has no
+            further change that the agent may read.
     """
 
     def __init__(self, derived: DerivedFiles | None, prefix: str) -> None:
         self._prefix = prefix
-        self._guard = threading.RLock()
+        self._thread_lock = threading.RLock()
         self._database = IndexDatabase(derived, self._fill)
         self._pid = os.getpid()
-        #: What tells this index from one that was built before: 16 hexadecimal digits.
         self.generation = ""
         #: The thread that reads within a transaction (0: none), and its connection.
         self._reader: tuple[int, Any] = 0, None
-        _all.add(self)
+        _all_indexes.add(self)
         self._reset()
 
     def _reset(self) -> None:
         """Forget everything about the rows."""
         self._heads: dict[str, Head] | None = None
-        #: The numbers of their rows, which stay; and they in the orders that were asked for.
-        self.numbers: dict[str, int] = {}
-        self._sorted: dict[str, SortedHeads] = {}
-        self._stale: set[str] = set()
-        #: Everything that was acknowledged before this time is in the rows.
-        self._fresh_ns = 0
-        #: By agent, what it may not read.
-        self._hidden: dict[str, tuple[Viewer, dict[str, int | None]]] = {}
-        #: By agent: its last cursor, and the place up to which the journal has no change behind it
-        #: for this agent.
-        self.read_to: dict[str, tuple[str, str]] = {}
+        self.nums_by_id: dict[str, int] = {}
+        self._orders: dict[str, SortedHeads] = {}
+        #: The conversations whose rows changed since their heads were read.
+        self._stale_ids: set[str] = set()
+        #: The rows have everything that was acknowledged before this time.
+        self._complete_until_ns = 0
+        #: By agent: the `Viewer` it was asked for, and the result of `hidden_conversations`.
+        self._visibilities: dict[str, tuple[Viewer, dict[str, int | None]]] = {}
+        self.journal_ends: dict[str, tuple[str, str]] = {}
         self._seals: dict[str, CursorSeal] = {}
 
     # -- Bringing it up to date --------------------------------------------------------------------
@@ -86,31 +96,33 @@ class Index:
         """Bring the index up to date.
 
         Args:
-            ids: Only as far as these conversations go; None: all.
-            progress: Told how many bytes are done, and of how many, when there is much to do.
+            ids: The conversations. None: all.
+            progress: Called with the number of bytes read and their total, if there is much to
+                read.
 
         Raises:
             StoreBusy: Another process keeps the index from being written.
             Refused, StorageFailed: The system did not let the files be read.
         """
-        self._doing(lambda: None, ids, progress)
+        self._with_current_rows(lambda: None, ids, progress)
 
-    def _doing(
+    def _with_current_rows(
         self,
-        act: Callable[[], T],
+        operation: Callable[[], T],
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> T:
-        """Bring the index up to date, and do something with it; anew when it proves to be of no
-        use.
+        """Bring the index up to date and run an operation.
+
+        If the database proves unusable, replace it and run the operation again.
         """
         if os.getpid() != self._pid:
             self._after_fork()
-        with self._guard:
+        with self._thread_lock:
             for tries in range(_TRIES):
                 try:
-                    self._bring(ids, progress)
-                    return act()
+                    self._update_rows(ids, progress)
+                    return operation()
                 except UnicodeEncodeError:
                     raise InvalidInput(
                         "half a character (a lone surrogate) cannot be stored"
@@ -122,230 +134,247 @@ class Index:
                             id="",
                             holder="another process",
                         ) from error
-                    if tries == _TRIES - 1 or not is_of_no_use(error):
+                    if tries == _TRIES - 1 or not is_unusable(error):
                         raise
-                    self._throw_away()
+                    self._discard_all()
                     if tries == _TRIES - 2:
                         self._database.stay_in_memory(error)
             raise AssertionError
 
-    def _throw_away(self) -> None:
+    def _discard_all(self) -> None:
         self._reset()
         self._database.discard()
 
     def _after_fork(self) -> None:
-        self._guard = threading.RLock()
+        self._thread_lock = threading.RLock()
         self._pid = os.getpid()
         self._reset()
 
-    def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
+    def _update_rows(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
         """Bring the rows up to date, as `refresh` does."""
         raise NotImplementedError
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        """Fill an empty index with all there is."""
+        """Fill an empty index with all conversations."""
         raise NotImplementedError
 
-    def _changed(self, id: str) -> None:
-        """Read these rows again before the next answer."""
-        self._stale.add(id)
+    def _mark_stale(self, id: str) -> None:
+        """Read the rows of a conversation again before the next result."""
+        self._stale_ids.add(id)
 
     def query(
         self,
         asker: Viewer | None,
-        ask: Callable[[sqlite3.Connection, VisibilityFilter], T],
+        run: Callable[[sqlite3.Connection, VisibilityFilter], T],
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> T:
         """Bring the index up to date, as `refresh` does, and read it within one transaction.
 
-        A question that is asked within another one is about the same state of the rows.
+        A query within another one reads the same state of the rows.
 
         Args:
-            asker: Who asks, if `ask` takes what is hidden from it by numbers.
-            ask: The question. It may run twice, when the index proves to be of no use.
-            ids: Of the owner's questions: only these conversations are brought up to date.
+            asker: The agent, if `run` needs its filter. None: `run` gets the filter of the owner.
+            run: The query. It runs again if the database proves unusable.
+            ids: For the owner: bring only these conversations up to date.
             progress: As for `refresh`.
         """
-
-        reader, db = self._reader
+        reader, connection = self._reader
         if reader == threading.get_ident():
-            return ask(db, SEES_ALL if asker is None else self.hide(db, self.hidden(asker)))
+            if asker is None:
+                return run(connection, SEES_ALL)
+            return run(connection, self.hide(connection, self.hidden_conversations(asker)))
 
         def read() -> T:
-            db, self.generation = self._database.connection, self._database.generation
+            db = self._database.connection
+            self.generation = self._database.generation
             db.execute("BEGIN")
             self._reader = threading.get_ident(), db
             try:
-                return self.query(asker, ask)
+                return self.query(asker, run)
             finally:
                 self._reader = 0, None
                 db.execute("COMMIT")
 
-        # Who may read these conversations depends on others.
-        return self._doing(read, ids if asker is None or not ids else None, progress)
+        if asker is not None and ids:
+            ids = None  # Other conversations too decide what the agent may read.
+        return self._with_current_rows(read, ids, progress)
 
     def hide(self, db: Any, hidden: Mapping[str, int | None]) -> VisibilityFilter:
-        """Hide conversations from the questions to `db`; see `hidden.hide`."""
+        """Return a filter for the next queries on `db`. See `visibility.hide`."""
         return hide(db, hidden)
 
-    # -- What is kept of the rows; within `query` only ---------------------------------------------
+    # -- Heads in memory. Call these within `query` only -------------------------------------------
 
     def heads(self) -> dict[str, Head]:
-        """The heads of all conversations, in no order, damaged ones among them. Not to
-        be changed.
-        """
+        """Return the heads of all conversations by id, also of damaged ones. Do not change it."""
         if self._heads is None:
             self._heads = {head.id: head for head in self.heads_where("TRUE")}
-            self.numbers = dict(self._reader[1].execute("SELECT id, num FROM capsules").fetchall())
+            rows = self._reader[1].execute("SELECT id, num FROM capsules")
+            self.nums_by_id = dict(rows.fetchall())
         else:
-            if len(self._stale) > _MOST_REPAIRED:
-                self._sorted = {}
-            for id in self._stale:
-                head = next(self.heads_where("id = ?", id), None)
-                for order in self._sorted.values():
-                    order.change(self._heads.get(id), head)
-                self.numbers |= (
-                    self._reader[1]
-                    .execute("SELECT id, num FROM capsules WHERE id = ?", (id,))
-                    .fetchall()
-                )
-                if head is None:
-                    self._heads.pop(id, None)
-                else:
-                    self._heads[id] = head
-                for sight, hidden in self._hidden.values():
-                    hidden.pop(id, None)
-                    if head is not None and (since := sight.readable_from_ms(head)) != 0:
-                        hidden[id] = since
-        self._stale = set()
+            if len(self._stale_ids) > _MAX_REPLACED:
+                self._orders = {}
+            for id in self._stale_ids:
+                self._replace_head(self._heads, id)
+        self._stale_ids = set()
         return self._heads
 
+    def _replace_head(self, heads: dict[str, Head], id: str) -> None:
+        """Read one head again, and update everything that depends on it."""
+        head = next(self.heads_where("id = ?", id), None)
+        for order in self._orders.values():
+            order.replace(heads.get(id), head)
+        row = self._reader[1].execute("SELECT id, num FROM capsules WHERE id = ?", (id,))
+        self.nums_by_id |= row.fetchall()
+        if head is None:
+            heads.pop(id, None)
+        else:
+            heads[id] = head
+        for viewer, hidden in self._visibilities.values():
+            hidden.pop(id, None)
+            if head is not None:
+                visible_from_ms = viewer.readable_from_ms(head)
+                if visible_from_ms != 0:
+                    hidden[id] = visible_from_ms
+
     def sorted_heads(self, order: Order) -> Iterable[Head]:
-        """The same in an order. Costs sorting them for the first who asks, and little when some
-        changed since.
+        """Return the same heads in an order.
+
+        Cost: sorting them the first time, and little when some changed since.
         """
         from capsule.engines.index.heads import SortedHeads
 
         heads = self.heads()
-        if order not in self._sorted:
-            self._sorted[order] = SortedHeads(order, heads.values())
-        return self._sorted[order]
+        if order not in self._orders:
+            self._orders[order] = SortedHeads(order, heads.values())
+        return self._orders[order]
 
     def heads_where(self, condition: str, *values: str | int) -> Iterator[Head]:
-        """The heads that fit a condition about the row of a conversation."""
+        """Return the heads that meet an SQL condition on the row of a conversation.
+
+        Args:
+            condition: The condition.
+            values: The values bound in it. With any, the heads are sorted by id.
+        """
         from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 
-        question = f"SELECT {HEAD_COLUMNS} FROM capsules WHERE {condition} AND gone = 0"
-        rows = self._reader[1].execute(f"{question} ORDER BY id" if values else question, values)
+        statement = f"SELECT {HEAD_COLUMNS} FROM capsules WHERE {condition} AND gone = 0"
+        if values:
+            statement += " ORDER BY id"
+        rows = self._reader[1].execute(statement, values)
         return (head_of(row, self._prefix) for row in rows)
 
     def latest(self) -> Iterator[Head]:
-        """The heads of the sound conversations, the one that changed last first."""
-        # Within one millisecond, the files' own times tell.
-        question = (
-            "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' ORDER BY updated_ms "
-            "DESC, written DESC"
+        """Yield the heads of the valid conversations, the one that changed last first."""
+        # Within one millisecond, the order of the files' own times decides.
+        rows = self._reader[1].execute(
+            "SELECT num FROM capsules WHERE gone = 0 AND damaged = '' "
+            "ORDER BY updated_ms DESC, written DESC, id DESC"
         )
-        for row in self._reader[1].execute(f"{question}, id DESC"):
+        for row in rows:
             yield from self.heads_where("num = ?", *row)
 
-    def hidden(self, asker: Viewer) -> dict[str, int | None]:
-        """What an agent may not read (None), or only from a time in milliseconds since 1970. Not to
-        be changed.
+    def hidden_conversations(self, asker: Viewer) -> dict[str, int | None]:
+        """Return the conversations that an agent may not read, by id. Do not change it.
+
+        None: it may read nothing of the conversation. Otherwise the time from which on it may read,
+        in milliseconds since 1970.
         """
         heads = self.heads()
-        sight, hidden = self._hidden.get(asker.agent, (None, {}))
-        if sight is not asker and sight != asker:
-            hidden = {
-                id: since
-                for id, head in heads.items()
-                if (since := asker.readable_from_ms(head)) != 0
-            }
-            self._hidden.pop(
-                next(iter(self._hidden)) if len(self._hidden) == _MOST else asker.agent, None
-            )
-            self._hidden[asker.agent] = asker, hidden
+        viewer, hidden = self._visibilities.get(asker.agent, (None, {}))
+        if viewer is asker or viewer == asker:
+            return hidden
+        hidden = {}
+        for id, head in heads.items():
+            visible_from_ms = asker.readable_from_ms(head)
+            if visible_from_ms != 0:
+                hidden[id] = visible_from_ms
+        oldest = next(iter(self._visibilities), "")
+        evicted = oldest if len(self._visibilities) == _MAX_AGENTS else asker.agent
+        self._visibilities.pop(evicted, None)
+        self._visibilities[asker.agent] = asker, hidden
         return hidden
 
     def changes(
         self, db: sqlite3.Connection, since: str | None, limit: int
     ) -> tuple[list[Change], str]:
-        """The changes of all conversations since a cursor, as the rows have them now, and the
-        cursor behind them.
-        """
+        """Return the changes of all conversations since a cursor, and the cursor after them."""
         from capsule.engines.index.tables import journal
 
         generation = self._database.generation
-        now = journal.Cursor(generation, journal.newest(db), self._fresh_ns // 1_000_000)
+        complete_until_ms = self._complete_until_ns // 1_000_000
+        end = journal.Cursor(generation, journal.newest_seq(db), complete_until_ms)
         if since is None:
-            return [], str(now)
-        cursor = journal.Cursor.of(since)
+            return [], str(end)
+        cursor = journal.Cursor.parse(since)
         changes = journal.read(db, generation, cursor, limit)
         if changes is None:
-            return journal.since_time(db, cursor, now), str(now)
-        return changes, changes[-1].cursor if len(changes) == limit and changes else str(now)
+            return journal.changes_by_file_time(db, cursor, end), str(end)
+        if changes and len(changes) == limit:
+            return changes, changes[-1].cursor
+        return changes, str(end)
 
-    def seal(self, agent: str, machine: LocalDocuments) -> CursorSeal:
-        """The seal of an agent's cursors."""
+    def seal(self, agent: str, local: LocalDocuments) -> CursorSeal:
+        """Return the seal of an agent's cursors."""
         if agent not in self._seals:
             from capsule.engines.cursor_seal import CursorSeal
 
-            self._seals[agent] = CursorSeal(agent, machine)
+            self._seals[agent] = CursorSeal(agent, local)
         return self._seals[agent]
 
     # -- The whole index ---------------------------------------------------------------------------
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Build the index anew from the files."""
-        with self._guard:
-            with suppress(CapsuleError):  # Where no file can be written it is made in memory.
+        """Build the index again from the documents."""
+        with self._thread_lock:
+            with suppress(CapsuleError):  # If no file can be written, it is built in memory.
                 self.drop()
             self.refresh(progress=progress)
 
     def drop(self) -> None:
-        """Remove the index's files; the next question has them built anew. Raises Refused,
-        StorageFailed, StoreBusy.
+        """Remove the index's files. The next query builds them again.
+
+        Raises Refused, StorageFailed, StoreBusy.
         """
-        with self._guard:
-            self._throw_away()
+        with self._thread_lock:
+            self._discard_all()
             self._database.drop()
 
     def close(self) -> None:
-        """Give back every descriptor."""
-        with self._guard:
+        """Close every file."""
+        with self._thread_lock:
             self._database.forget()
             self._reset()
 
 
 # -- Forking ---------------------------------------------------------------------------------------
 
-_all: weakref.WeakSet[Index] = weakref.WeakSet()
-_still: list[Index] = []
-_forking = threading.RLock()
+_all_indexes: weakref.WeakSet[Index] = weakref.WeakSet()
+#: The indexes whose thread locks `_before_fork` acquired.
+_locked_indexes: list[Index] = []
+_fork_lock = threading.RLock()
 
 
 def _before_fork() -> None:
-    """Wait until no thread is at work in an index: what SQLite had locked would stay so in the
-    child.
-    """
-    _forking.acquire()
-    _still[:] = list(_all)
-    for index in _still:
-        index._guard.acquire()
+    """Wait until no thread uses an index. Locks that SQLite had would stay locked in the child."""
+    _fork_lock.acquire()
+    _locked_indexes[:] = list(_all_indexes)
+    for index in _locked_indexes:
+        index._thread_lock.acquire()
 
 
 def _after_fork_in_parent() -> None:
-    while _still:
-        _still.pop()._guard.release()
-    _forking.release()
+    while _locked_indexes:
+        _locked_indexes.pop()._thread_lock.release()
+    _fork_lock.release()
 
 
 def _after_fork_in_child() -> None:
-    # Their guards are made anew when the child first uses them; the process id says so.
-    global _forking
-    _still.clear()
-    _forking = threading.RLock()
+    # An index makes a new thread lock when the child first uses it: its process id differs.
+    global _fork_lock
+    _locked_indexes.clear()
+    _fork_lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,14 +1,12 @@
-"""The cursor of a list or a search: where its next page begins.
-
-What must stay true: pages of one search never repeat a message and skip none, whatever is appended
-meanwhile. A score can change with every message that is indexed, so a cursor has no score. It has
-the time that ages are counted from, the newest message that counts, and the numbers of the messages
-that were returned already.
+"""Make and read the cursor of a list or a search: where its next page begins.
 
 A cursor is base64url of: version (1 byte), checksums of the generation of the index and of the
-request (4 bytes each), and, deflated, a JSON array: time, newest message, newest title, count of
-words, the numbers of the returned messages and of the returned titles. Each number of a list is the
-distance from the one before.
+request (4 bytes each), and, deflated, a JSON array: time, newest message, newest title, number of
+required words, the numbers of the returned messages and of the returned titles. Each number of a
+list is stored as the distance from the one before.
+
+What must stay true: pages of one search never repeat a message and skip none, whatever is appended
+meanwhile. A score can change with every message that is indexed, so a cursor has no score.
 """
 
 from __future__ import annotations
@@ -24,33 +22,21 @@ from zlib import error as DeflateError
 
 import orjson
 
-from capsule.engines.index.visibility import seen_of
+from capsule.engines.index.visibility import count_visible
 from capsule.engines.queries import Listed
 from capsule.errors import InvalidInput
-from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping
-
     from capsule.engines.index.index import Index
-    from capsule.engines.queries import (
-        Listed,
-        ListRequest,
-    )
+    from capsule.engines.queries import ListRequest
     from capsule.format.documents.head import Head
 
-
 _VERSION = 4
-
-
-_HEAD = 1 + 4 + 4
-
-
-_LONGEST = 1 << 20
-
-
-#: The model that the last messages of a sound conversation name, with a condition about them.
+_CHECKSUM_BYTES = 4
+_HEADER_BYTES = 1 + 2 * _CHECKSUM_BYTES
+#: No cursor inflates to more, in bytes.
+_MAX_INFLATED = 1 << 20
+#: The model that the last messages of a valid conversation name. `{}` is a condition about them.
 _MODEL = """(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.message = m.num
     WHERE m.capsule = c.num AND c.damaged = '' AND m.at >= c.entries - 50 AND {}
     AND f.path = 'model' AND typeof(f.value) = 'text' ORDER BY m.at DESC LIMIT 1)"""
@@ -58,126 +44,162 @@ _MODEL = """(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.messag
 
 @dataclass(slots=True)
 class PageCursor:
-    """What the next page is made from.
+    """The decoded cursor. A num is the row number of a message or a conversation in the index.
 
     Attributes:
-        now_ms: The time that ages are counted from.
-        top: The number of the newest message that is looked at.
-        top_title: The number of the newest conversation.
-        having: How many words of the query a hit has; 0: all of them.
-        given: The numbers of the messages that were given already.
-        given_titles: Those of the conversations that were.
+        now_ms: The time that ages are counted from, in milliseconds since 1970.
+        newest_num: The newest message that the search considers.
+        newest_title_num: The newest conversation that the search considers.
+        required_parts: The number of words of the query that a hit must have. 0: all of them.
+        returned_nums: The messages on earlier pages.
+        returned_title_nums: The conversations on earlier pages.
     """
 
     now_ms: int
-    top: int
-    top_title: int
-    having: int = 0
-    given: set[int] = field(default_factory=set)
-    given_titles: set[int] = field(default_factory=set)
+    newest_num: int
+    newest_title_num: int
+    required_parts: int = 0
+    returned_nums: set[int] = field(default_factory=set)
+    returned_title_nums: set[int] = field(default_factory=set)
 
-    def cursor(self, generation: str, asked: str) -> str:
-        """The cursor as text.
+    def encode(self, generation: str, cursor_key: str) -> str:
+        """Return the cursor as text.
 
         Args:
-            generation: Of the index (16 hexadecimal digits): the numbers are good for no other.
-            asked: What was asked, in any words: the cursor fits no other search.
+            generation: The generation of the index, 16 hexadecimal digits. The row numbers are
+                valid in this one only.
+            cursor_key: The request as text. The cursor is refused for any other request.
         """
-        given = [_steps(self.given), _steps(self.given_titles)]
-        numbers = orjson.dumps([self.now_ms, self.top, self.top_title, self.having, *given])
+        fields = [
+            self.now_ms,
+            self.newest_num,
+            self.newest_title_num,
+            self.required_parts,
+            _deltas(self.returned_nums),
+            _deltas(self.returned_title_nums),
+        ]
         deflate = compressobj(wbits=-MAX_WBITS)
-        data = _head(generation, asked) + deflate.compress(numbers) + deflate.flush()
+        compressed = deflate.compress(orjson.dumps(fields)) + deflate.flush()
+        data = _header(generation, cursor_key) + compressed
         return urlsafe_b64encode(data).rstrip(b"=").decode()
 
     @classmethod
-    def of(cls, cursor: str, generation: str, asked: str) -> PageCursor:
-        """The page that a cursor stands for.
+    def decode(cls, cursor: str, generation: str, cursor_key: str) -> PageCursor:
+        """Decode a cursor.
 
         Raises:
-            InvalidInput: It is no cursor, or of another search, or of an index that is gone.
+            InvalidInput: It is no cursor, or it belongs to another request or another generation
+                of the index.
         """
         try:
             data = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+            header = data[:_HEADER_BYTES]
             inflate = decompressobj(wbits=-MAX_WBITS)
-            head, numbers = data[:_HEAD], orjson.loads(inflate.decompress(data[_HEAD:], _LONGEST))
-            now_ms, top, top_title, having = (_number(number) for number in numbers[:4])
-            given, titles = (set(accumulate(map(_number, steps))) for steps in numbers[4:])
+            fields = orjson.loads(inflate.decompress(data[_HEADER_BYTES:], _MAX_INFLATED))
+            now_ms, newest_num, newest_title_num, required = (_number(n) for n in fields[:4])
+            returned, titles = (set(accumulate(map(_number, deltas))) for deltas in fields[4:])
         except (ValueError, TypeError, LookupError, DeflateError):
             raise InvalidInput(
                 "that is not a cursor; use the cursor of the last page, or none to start again"
             ) from None
-        if head[:1] != bytes([_VERSION]) or head[5:] != _head(generation, asked)[5:]:
+        expected = _header(generation, cursor_key)
+        request_checksum = slice(1 + _CHECKSUM_BYTES, None)
+        is_same_request = header[request_checksum] == expected[request_checksum]
+        if header[:1] != bytes([_VERSION]) or not is_same_request:
             raise InvalidInput(
                 "the cursor belongs to another query; use it with the options of the first page"
             )
-        if head != _head(generation, asked):
+        if header != expected:
             raise InvalidInput(
                 "the cursor is of another store, or of an index that was rebuilt since; start "
                 "again without a cursor"
             )
-        return cls(now_ms, top, top_title, having, given, titles)
-
-
-def listed(
-    db: sqlite3.Connection,
-    heads: list[Head],
-    asked: ListRequest,
-    index: Index,
-    since: Mapping[str, int | None],
-) -> Listed:
-    """The first page of these conversations, in their order, or what a cursor of the same list
-    leaves of them.
-
-    `since` says from when on the asker reads one, in part.
-    """
-    if asked.limit is not None and asked.limit < 1:
-        raise InvalidInput(f"limit: at least one conversation, not {asked.limit}")
-    generation, numbers = index.generation, index.numbers
-    page = (
-        PageCursor.of(asked.cursor, generation, asked.words)
-        if asked.cursor
-        else PageCursor(0, 0, 0)
-    )
-    left = (head for head in heads if numbers[head.id] not in page.given_titles)
-    shown = list(islice(left, asked.limit))
-    has_more = next(left, None) is not None
-
-    def following(count: int) -> str | None:
-        given = page.given_titles | {numbers[head.id] for head in shown[:count]}
-        is_last = count >= len(shown) and not has_more
-        return (
-            None if is_last else replace(page, given_titles=given).cursor(generation, asked.words)
+        return cls(
+            now_ms=now_ms,
+            newest_num=newest_num,
+            newest_title_num=newest_title_num,
+            required_parts=required,
+            returned_nums=returned,
+            returned_title_nums=titles,
         )
 
-    theirs = index.hide(db, {head.id: since[head.id] for head in shown if since.get(head.id)})
-    question = (
-        f"SELECT num, c.id, entries, {_MODEL} FROM capsules AS c JOIN json_each(?) ON "
-        "c.num = CAST(value AS BIGINT)"
+
+def list_page(
+    db: sqlite3.Connection,
+    heads: list[Head],
+    request: ListRequest,
+    index: Index,
+    hidden: Mapping[str, int | None],
+) -> Listed:
+    """Return one page of a list: the first one, or the one at the cursor of the request.
+
+    Args:
+        db: The index, within a transaction.
+        heads: All conversations of the list, in its order.
+        request: The request.
+        index: The index.
+        hidden: The time from which on the asker may read a conversation, in milliseconds since
+            1970, for each one that it reads in part.
+
+    Raises InvalidInput if the limit is less than one, and as `PageCursor.decode`.
+    """
+    if request.limit is not None and request.limit < 1:
+        raise InvalidInput(f"limit: at least one conversation, not {request.limit}")
+    generation = index.generation
+    nums_by_id = index.nums_by_id
+    if request.cursor:
+        page = PageCursor.decode(request.cursor, generation, request.cursor_key)
+    else:
+        page = PageCursor(now_ms=0, newest_num=0, newest_title_num=0)
+    unreturned = (head for head in heads if nums_by_id[head.id] not in page.returned_title_nums)
+    on_page = list(islice(unreturned, request.limit))
+    has_more = next(unreturned, None) is not None
+
+    def next_cursor(count: int) -> str | None:
+        """Return the cursor after the first `count` conversations of this page."""
+        if count >= len(on_page) and not has_more:
+            return None
+        returned = page.returned_title_nums | {nums_by_id[head.id] for head in on_page[:count]}
+        return replace(page, returned_title_nums=returned).encode(generation, request.cursor_key)
+
+    visibility = index.hide(
+        db, {head.id: hidden[head.id] for head in on_page if hidden.get(head.id)}
     )
-    nums = orjson.dumps([numbers[head.id] for head in shown]).decode()
-    messages, models = dict[str, int](), dict[str, str]()
-    for num, id, count, model in db.execute(
-        question.format(theirs.of_messages), (nums,)
-    ).fetchall():
-        messages[id] = seen_of(db, num, theirs.partly[num])[0] if num in theirs.partly else count
-        models |= {id: model} if model else {}
-    return Listed(shown, messages, models, len(heads), following)
+    model = _MODEL.format(visibility.message_condition)
+    nums = orjson.dumps([nums_by_id[head.id] for head in on_page]).decode()
+    rows = db.execute(
+        f"SELECT num, c.id, entries, {model} FROM capsules AS c JOIN json_each(?) ON "
+        "c.num = CAST(value AS BIGINT)",
+        (nums,),
+    ).fetchall()
+    messages: dict[str, int] = {}
+    models: dict[str, str] = {}
+    for num, id, count, model_name in rows:
+        if num in visibility.visible_from_ms:
+            messages[id] = count_visible(db, num, visibility.visible_from_ms[num])[0]
+        else:
+            messages[id] = count
+        if model_name:
+            models[id] = model_name
+    return Listed(on_page, messages, models, len(heads), next_cursor)
 
 
-def _head(generation: str, asked: str) -> bytes:
-    sums = (
-        crc32(text.encode("utf-8", "surrogatepass")).to_bytes(4) for text in (generation, asked)
-    )
-    return bytes([_VERSION, *b"".join(sums)])
+def _header(generation: str, cursor_key: str) -> bytes:
+    """Return version and checksums."""
+    header = bytes([_VERSION])
+    for text in (generation, cursor_key):
+        header += crc32(text.encode("utf-8", "surrogatepass")).to_bytes(_CHECKSUM_BYTES)
+    return header
 
 
 def _number(value: Any) -> int:
+    """Check a row number or a time. Raises ValueError."""
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError
     return value
 
 
-def _steps(numbers: set[int]) -> list[int]:
-    """Sorted, each as its distance from the one before: that deflates best."""
+def _deltas(numbers: set[int]) -> list[int]:
+    """Return the numbers, sorted, each as the distance from the one before. That deflates best."""
     ordered = sorted(numbers)
-    return [number - before for before, number in zip([0, *ordered], ordered, strict=False)]
+    return [number - previous for previous, number in zip([0, *ordered], ordered, strict=False)]

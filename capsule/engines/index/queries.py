@@ -1,17 +1,16 @@
-"""Answer the queries of one asker from the index.
+"""Answer the queries of the owner or of one agent from the index.
 
-`IndexQueries` has the queries. `last_valid_version` gives a conversation as the index had it last,
-for the time when its file is damaged.
+`IndexQueries` implements `Queries`. Each method is one `Index.query`: it brings the index up to
+date and reads it in one transaction. `last_valid_version` rebuilds a conversation from the rows
+after its file was damaged.
 
 What must stay true:
 
-- An answer is that of the documents at the time of the query or later, whoever wrote them.
-- What the asker may not read is decided (elsewhere) by the heads of the same moment, and counts in
-  no answer.
-- An agent's cursors are sealed.
+- A result is that of the documents at the time of the query or later, whoever wrote them.
+- What an agent may not read is decided (by `capsule.rules`) from the heads of the same
+  transaction, and counts in no result.
+- An agent's cursors are sealed (see `cursor_seal`).
 - A list imports nothing that only reading messages needs, so that it starts quickly.
-- If the index does not have all fields of a message, `last_valid_version` says so; the digest
-  tells.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import orjson
 
 from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter
-from capsule.format.documents.head import Head
 from capsule.timestamps import from_ms
 
 if TYPE_CHECKING:
@@ -56,21 +54,24 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.rules.policy import Viewer
 
-
-_TOP = ("id", "title", "version", "createdAt", "updatedAt")
-#: What is not of the document, or not all that it has.
-_OF_THE_FILE = ("path", "bytes", "conflicts", "imported")
+T = TypeVar("T")
+#: The fields of a document before its metadata.
+_DOCUMENT_FIELDS = ("id", "title", "version", "createdAt", "updatedAt")
+#: Fields of a `Head` that are not in the metadata, or not as the document has them.
+_NO_METADATA = ("path", "bytes", "conflicts", "imported")
 
 
 def last_valid_version(
     db: sqlite3.Connection, id: str
 ) -> tuple[dict[str, Any], frozenset[str]] | None:
-    """Return a conversation as the index had it last, and the ids of the messages whose fields it
-    does not all have.
+    """Return a conversation as the index has it, and the ids of the messages that lack fields.
+
+    The index has only the fields of a message that filters need. A message whose bytes do not have
+    the recorded digest lacks some.
 
     Returns: None if the index does not have the conversation. Cost: reading its rows.
     """
-    # Only a damaged file needs these; a list must not wait for them.
+    # Only a damaged file needs these. A list must not wait for them.
     from capsule.engines.index.parsing import lines_of, messages_of
     from capsule.format.documents.creation import empty_context, new_metadata
     from capsule.format.facts import FIELDS, NUMBER, TEXT
@@ -84,24 +85,28 @@ def last_valid_version(
     ).fetchone()
     if row is None:
         return None
-    number, current, context, *fields = row
-    head = head_of(tuple(fields), "").as_json() | {"currentNode": current}
-    about = {
-        name: value for name, value in head.items() if value and name not in _TOP + _OF_THE_FILE
-    }
-    document = {name: head[name] for name in _TOP} | {"metadata": new_metadata() | about}
-    if context == zlib.crc32(orjson.dumps(empty_context())):
+    conversation_num, current, context_checksum, *head_columns = row
+    head = head_of(tuple(head_columns), "").as_json() | {"currentNode": current}
+    metadata = new_metadata()
+    for name, value in head.items():
+        if value and name not in _DOCUMENT_FIELDS and name not in _NO_METADATA:
+            metadata[name] = value
+    document: dict[str, Any] = {name: head[name] for name in _DOCUMENT_FIELDS}
+    document["metadata"] = metadata
+    if context_checksum == zlib.crc32(orjson.dumps(empty_context())):
         document["context"] = empty_context()
-    history, partial = [], set()
-    for num, message, parent, role, sender, time_ms, content, digest in db.execute(
+    history: list[dict[str, Any]] = []
+    partial_ids: set[str] = set()
+    for num, message_id, parent, role, sender, time_ms, content, digest in db.execute(
         "SELECT num, id, parent, role, sender, time_ms, content, digest FROM messages WHERE "
         "capsule = ? ORDER BY at",
-        (number,),
+        (conversation_num,),
     ):
-        entry = {"role": role, "content": content, "timestamp": from_ms(time_ms), "id": message}
-        entry |= ({} if parent is None else {"parent": parent or None}) | (
-            {"from": sender} if sender else {}
-        )
+        entry = {"role": role, "content": content, "timestamp": from_ms(time_ms), "id": message_id}
+        if parent is not None:
+            entry["parent"] = parent or None
+        if sender:
+            entry["from"] = sender
         facts = db.execute(
             f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})",
             (num,),
@@ -111,21 +116,36 @@ def last_valid_version(
         if indexed is not None and indexed[0].digest == digest:
             history.append(with_facts)
         else:
-            partial.add(message)
-            history.append(order_message(entry))  # Without the facts: one may be of the metadata.
-    return document | {"history": history}, frozenset(partial)
+            partial_ids.add(message_id)
+            history.append(order_message(entry))  # Without facts: one may be of the metadata.
+    document["history"] = history
+    return document, frozenset(partial_ids)
 
 
-T = TypeVar("T")
+class _VisibleChanges(NamedTuple):
+    """Changes from the journal, with what an agent may read of them.
+
+    Attributes:
+        changes: The changes of all conversations.
+        cursor: The cursor after them.
+        hidden: As `Index.hidden_conversations`, for the changed conversations.
+        positions: For each conversation that the agent reads in part: the positions of the
+            messages that it may read, by their ids.
+    """
+
+    changes: list[Change]
+    cursor: str
+    hidden: dict[str, int | None]
+    positions: dict[str, dict[str, int]]
 
 
 class IndexQueries:
-    """The questions of one asker to an index. See `Queries`, which describes the methods.
+    """The queries of the owner or of one agent. See `Queries`, which describes the methods.
 
     Args:
         index: The index.
-        asker: Who asks; None: the owner.
-        engine: The engine whose documents the index has.
+        asker: The agent. None: the owner.
+        engine: The engine whose documents are in the index.
     """
 
     def __init__(self, index: Index, asker: Viewer | None, engine: Engine) -> None:
@@ -137,94 +157,107 @@ class IndexQueries:
     def _sealed(self, cursor: str) -> str:
         return cursor if self._seal is None else self._seal.seal(cursor)
 
-    def _opened(self, cursor: str) -> str:
+    def _unsealed(self, cursor: str) -> str:
         return cursor if self._seal is None else self._seal.open(cursor)
 
     # -- Lists and searches ------------------------------------------------------------------------
 
-    def conversations(self, asked: ListRequest, progress: Progress | None = None) -> Listed:
+    def conversations(self, request: ListRequest, progress: Progress | None = None) -> Listed:
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Listed:
-            if asked.order == "latest":
-                heads = [
-                    *islice(
-                        (shown for head in self._index.latest() for shown in self._shown([head])),
-                        asked.limit,
-                    )
-                ]
-            elif asked.order is None:
-                heads = asked.of(self._shown(self._candidates(asked)))
-            else:
-                heads = asked.of(self._seen(self._index.sorted_heads(asked.order)))
-                opened = replace(asked, cursor=asked.cursor and self._opened(asked.cursor))
-                from capsule.engines.index.page_cursor import listed
-
-                page = listed(db, heads, opened, self._index, self._hidden())
-                return replace(
-                    page,
-                    heads=[*self._shown(page.heads)],
-                    _cursor=lambda shown: (text := page._cursor(shown)) and self._sealed(text),
-                )
             from capsule.engines.queries import Listed
 
-            return Listed(heads, {}, {}, len(heads), lambda shown: None)
+            if request.order == "latest":
+                latest = self._index.latest()
+                visible = (
+                    shown for head in latest for shown in self._without_partial_sizes([head])
+                )
+                heads = list(islice(visible, request.limit))
+                return Listed(heads, {}, {}, len(heads), lambda _: None)
+            if request.order is None:
+                heads = request.of(self._without_partial_sizes(self._candidates(request)))
+                return Listed(heads, {}, {}, len(heads), lambda _: None)
+            return self._page(db, request, request.order)
 
         return self._index.query(None, read, None, progress)
 
-    def _candidates(self, asked: ListRequest) -> Iterable[Head]:
-        if asked.forks_of is not None:
-            return self._index.heads_where("forked = ?", asked.forks_of)
-        if asked.filter is not None and asked.filter.locked:
+    def _page(self, db: sqlite3.Connection, request: ListRequest, order: Any) -> Listed:
+        """Return a page of a sorted list."""
+        from capsule.engines.index.page_cursor import list_page
+
+        heads = request.of(self._visible(self._index.sorted_heads(order)))
+        cursor = self._unsealed(request.cursor) if request.cursor else ""
+        unsealed = replace(request, cursor=cursor)
+        page = list_page(db, heads, unsealed, self._index, self._hidden_conversations())
+
+        def sealed_cursor(count: int) -> str | None:
+            text = page._cursor(count)
+            return self._sealed(text) if text else None
+
+        heads = list(self._without_partial_sizes(page.heads))
+        return replace(page, heads=heads, _cursor=sealed_cursor)
+
+    def _candidates(self, request: ListRequest) -> Iterable[Head]:
+        """Return the heads among which a list without an order selects."""
+        if request.forks_of is not None:
+            return self._index.heads_where("forked = ?", request.forks_of)
+        if request.filter is not None and request.filter.locked:
             return self._index.heads_where("lock IS NOT NULL")
         return self._index.heads().values()
 
-    def _hidden(self) -> dict[str, int | None]:
-        """What the asker may not read, or only in part, as `Index.hidden` says it."""
-        return {} if self._asker is None else self._index.hidden(self._asker)
+    def _hidden_conversations(self) -> dict[str, int | None]:
+        """Return what the asker may not read. See `Index.hidden_conversations`."""
+        return {} if self._asker is None else self._index.hidden_conversations(self._asker)
 
-    def _seen(self, heads: Iterable[Head]) -> Iterable[Head]:
-        """Those that the asker may read."""
-        hidden = self._hidden()
-        return [head for head in heads if hidden.get(head.id, 0) is not None] if hidden else heads
+    def _visible(self, heads: Iterable[Head]) -> Iterable[Head]:
+        """Return the heads that the asker may read."""
+        hidden = self._hidden_conversations()
+        if not hidden:
+            return heads
+        return [head for head in heads if hidden.get(head.id, 0) is not None]
 
-    def _shown(self, heads: Iterable[Head]) -> Iterable[Head]:
-        """The same, without the sizes of files that it reads in part."""
-        hidden, seen = self._hidden(), self._seen(heads)
-        return (
-            [replace(head, bytes=0) if head.id in hidden else head for head in seen]
-            if hidden
-            else seen
-        )
+    def _without_partial_sizes(self, heads: Iterable[Head]) -> Iterable[Head]:
+        """Return the heads that the asker may read, without the sizes of files it reads in part."""
+        hidden = self._hidden_conversations()
+        visible = self._visible(heads)
+        if not hidden:
+            return visible
+        return [replace(head, bytes=0) if head.id in hidden else head for head in visible]
 
     def facets(
-        self, asked: Filter, folders: Mapping[str, str], progress: Progress | None = None
+        self, filter: Filter, folders: Mapping[str, str], progress: Progress | None = None
     ) -> Facets:
         from capsule.engines.queries import Facets
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Facets:
-            return Facets.of(asked.of(self._seen(self._index.heads().values())), folders)
+            return Facets.of(filter.of(self._visible(self._index.heads().values())), folders)
 
         return self._index.query(None, read, None, progress)
 
-    def search(self, asked: SearchRequest, progress: Progress | None = None) -> Found:
+    def search(self, request: SearchRequest, progress: Progress | None = None) -> Found:
         from capsule.engines.index.search.search import check, search
 
-        check(asked)
-        if asked.cursor is not None:
-            asked = replace(asked, cursor=self._opened(asked.cursor))
+        check(request)
+        if request.cursor is None:
+            unsealed = request
+        else:
+            unsealed = replace(request, cursor=self._unsealed(request.cursor))
 
-        def read(db: sqlite3.Connection, hidden: VisibilityFilter) -> Found:
+        def read(db: sqlite3.Connection, visibility: VisibilityFilter) -> Found:
             if self._asker is not None:
-                # Whose a damaged file is can't be known, and its last sound messages are still in
-                # the index.
+                # The members of a damaged conversation are unknown, and the index still has the
+                # messages of its last valid version.
                 damaged = {id: None for id, head in self._index.heads().items() if head.damaged}
-                hidden = self._index.hide(db, self._hidden() | damaged)
-            return search(db, asked, hidden, self._index.generation, *self._searches())
+                visibility = self._index.hide(db, self._hidden_conversations() | damaged)
+            generation = self._index.generation
+            return search(db, unsealed, visibility, generation, *self._search_classes())
 
         page = self._index.query(None, read, None, progress)
-        return page if page.cursor is None else replace(page, cursor=self._sealed(page.cursor))
+        if page.cursor is None:
+            return page
+        return replace(page, cursor=self._sealed(page.cursor))
 
-    def _searches(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
-        """What searches the tables of this index, and finds in them what filters fit."""
+    def _search_classes(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
+        """Return the classes that search the tables of this index and match filters in them."""
         from capsule.engines.index.search.search import SearchPage
         from capsule.engines.index.tables.facts import FilterMatcher
 
@@ -234,16 +267,18 @@ class IndexQueries:
         from capsule.engines.index.tables.facts import messages_with
         from capsule.format.filters import parse
 
-        parsed, finds = parse(where), self._searches()[1]
+        filter = parse(where)
+        _, matcher = self._search_classes()
         return self._index.query(
-            self._asker, lambda db, hidden: messages_with(db, parsed, conversation, hidden, finds)
+            self._asker,
+            lambda db, visibility: messages_with(db, filter, conversation, visibility, matcher),
         )
 
     def values(self, path: str, conversation: str) -> list[FieldValue]:
         from capsule.engines.index.tables import facts
 
         return self._index.query(
-            self._asker, lambda db, hidden: facts.values_of(db, path, conversation, hidden)
+            self._asker, lambda db, visibility: facts.values_of(db, path, conversation, visibility)
         )
 
     def stats(self, progress: Progress | None = None) -> Stats:
@@ -256,143 +291,176 @@ class IndexQueries:
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
         from capsule.engines.changes import Changes
 
-        place, ids = None if since is None else self._place(since), None if refresh else ()
+        cursor = None if since is None else self._journal_cursor(since)
+        ids = None if refresh else ()
         if self._asker is None:
             return Changes(
-                *self._index.query(None, lambda db, _: self._index.changes(db, place, limit), ids)
+                *self._index.query(None, lambda db, _: self._index.changes(db, cursor, limit), ids)
             )
-        changes, cursor = self._heard(self._asker, place, limit, ids)
-        return Changes([*map(self._as_heard, changes)], self._sealed(cursor))
+        changes, end = self._visible_changes(self._asker, cursor, limit, ids)
+        return Changes([*map(self._with_sealed_cursors, changes)], self._sealed(end))
 
     def advance(self, cursor: str, messages: int = 0) -> str:
         from capsule.engines.index.tables import journal
 
-        return self._sealed(journal.advance(self._place(cursor), messages))
+        return self._sealed(journal.advance(self._journal_cursor(cursor), messages))
 
-    def _place(self, cursor: str) -> str:
-        """The place in the journal. Of an owner's cursor an agent uses only the time: its number is
-        a count.
+    def _journal_cursor(self, cursor: str) -> str:
+        """Return the journal cursor.
+
+        If an agent gives an owner's cursor, use only its time. The sequence number would reveal how
+        many changes there were.
         """
         if self._asker is None or "." not in cursor:
-            return self._opened(cursor)
+            return self._unsealed(cursor)
         from capsule.engines.index.tables.journal import Cursor
 
-        return str(Cursor.of(cursor)._replace(generation="0", seq=0, skip=0))
+        return str(Cursor.parse(cursor)._replace(generation="0", seq=0, skip=0))
 
-    def _as_heard(self, change: Change) -> Change:
-        before = (
-            self._sealed(change.before) if len(change.messages) > 1 else ""
-        )  # A part of it may be reported.
+    def _with_sealed_cursors(self, change: Change) -> Change:
+        """Seal the cursors of a change. A change of one message needs no cursor of a part."""
+        before = self._sealed(change.before) if len(change.messages) > 1 else ""
         return replace(change, cursor=self._sealed(change.cursor), before=before)
 
-    def _heard(
+    def _visible_changes(
         self, asker: Viewer, since: str | None, limit: int, ids: Iterable[str] | None
     ) -> tuple[list[Change], str]:
-        """The changes that an agent hears of, and the cursor of the last one: no other change moves
-        it.
+        """Return the changes that an agent may know of, and the cursor after the last of them.
+
+        A change that the agent may not know of does not move its cursor. So the journal is read
+        from `Index.journal_ends`: the position up to which this agent has no further change.
         """
         from capsule.engines.index.tables import journal
 
-        heard: list[Change] = []
-        read_to, after = self._index.read_to.get(asker.agent, ("", ""))
-        place = begin = read_to if since == after else since
+        visible: list[Change] = []
+        read_until, last_cursor = self._index.journal_ends.get(asker.agent, ("", ""))
+        begin = read_until if since == last_cursor else since
+        position = begin
+        refreshed_ids = ids
         while True:
-            wanted = limit - len(heard)
-            changes, cursor, hidden, said = self._judged(asker, place, wanted, ids)
-            for change in changes:
-                if change.id not in hidden:
-                    heard.append(change)
-                elif (until := hidden[change.id]) is not None:
-                    heard += journal.heard_since(change, until, said.get(change.id, {}))
-            if len(changes) < wanted or len(heard) == limit:
+            count = limit - len(visible)
+            batch = self._changes_with_visibility(asker, position, count, refreshed_ids)
+            for change in batch.changes:
+                visible += self._visible_parts(change, batch)
+            if len(batch.changes) < count or len(visible) == limit:
                 break
-            place, ids = cursor, ()
-        after = cursor if heard or since is None else since
-        if (
-            heard and begin is not None and not journal.is_at(heard[-1].cursor, begin)
-        ):  # Else the files were asked.
-            after = heard[-1].cursor
-        self._index.read_to[asker.agent] = cursor, after
-        return heard, after
+            position = batch.cursor
+            refreshed_ids = ()
+        end = batch.cursor if visible or since is None else since
+        has_moved = (
+            visible
+            and begin is not None
+            and not journal.is_same_position(visible[-1].cursor, begin)
+        )
+        if has_moved:  # Otherwise the changes were found by file times, and have no position.
+            end = visible[-1].cursor
+        self._index.journal_ends[asker.agent] = batch.cursor, end
+        return visible, end
 
-    def _judged(
+    @staticmethod
+    def _visible_parts(change: Change, batch: _VisibleChanges) -> list[Change]:
+        """Return what an agent may know of a change, as one change, two or none."""
+        from capsule.engines.index.tables import journal
+
+        if change.id not in batch.hidden:
+            return [change]
+        visible_from_ms = batch.hidden[change.id]
+        if visible_from_ms is None:
+            return []
+        positions = batch.positions.get(change.id, {})
+        return journal.visible_part(change, visible_from_ms, positions)
+
+    def _changes_with_visibility(
         self, asker: Viewer, since: str | None, limit: int, ids: Iterable[str] | None
-    ) -> tuple[list[Change], str, dict[str, int | None], dict[str, dict[str, int]]]:
-        """As `Index.changes`; and what is hidden of these conversations, and the places of what was
-        said since.
+    ) -> _VisibleChanges:
+        """Return changes since a cursor of the journal, with what an agent may read of them.
+
+        For a deleted conversation, the version in the trash decides.
         """
         from capsule.engines.index.tables.participation import unread_positions
         from capsule.engines.read_marks import UnreadFilter
 
-        def read(db: sqlite3.Connection, _: VisibilityFilter) -> Any:
+        def read(db: sqlite3.Connection, _: VisibilityFilter) -> tuple[_VisibleChanges, set[str]]:
             changes, cursor = self._index.changes(db, since, limit)
-            changed, all_hidden, said = (
-                {change.id for change in changes},
-                self._index.hidden(asker),
-                {},
-            )
-            hidden = {id: all_hidden[id] for id in changed & all_hidden.keys()}
-            for id, until in hidden.items():
-                if until is not None:
-                    places = unread_positions(db, UnreadFilter(since_ms=until), id, SEES_ALL)
-                    said[id] = {place.message: place.place for place in places}
-            return changes, cursor, hidden, said, changed - self._index.heads().keys()
+            changed_ids = {change.id for change in changes}
+            all_hidden = self._index.hidden_conversations(asker)
+            hidden = {id: all_hidden[id] for id in changed_ids & all_hidden.keys()}
+            positions = {}
+            for id, visible_from_ms in hidden.items():
+                if visible_from_ms is not None:
+                    found = unread_positions(
+                        db, UnreadFilter(since_ms=visible_from_ms), id, SEES_ALL
+                    )
+                    positions[id] = {message.message: message.position for message in found}
+            deleted_ids = changed_ids - self._index.heads().keys()
+            return _VisibleChanges(changes, cursor, hidden, positions), deleted_ids
 
-        changes, cursor, hidden, said, gone = self._index.query(None, read, ids)
-        if gone:
+        batch, deleted_ids = self._index.query(None, read, ids)
+        if deleted_ids:
             from capsule.engines.interface import deleted_last
 
-            deleted = deleted_last(self._engine.trash, gone)
-            since_of = {
-                id: asker.readable_from_ms_in(deleted[id]) if id in deleted else None for id in gone
-            }
-            hidden |= {id: time for id, time in since_of.items() if time != 0}
-        return changes, cursor, hidden, said
+            documents = deleted_last(self._engine.trash, deleted_ids)
+            for id in deleted_ids:
+                if id not in documents:
+                    batch.hidden[id] = None
+                    continue
+                visible_from_ms = asker.readable_from_ms_in(documents[id])
+                if visible_from_ms != 0:
+                    batch.hidden[id] = visible_from_ms
+        return batch
 
     # -- Messages ----------------------------------------------------------------------------------
 
     def participations(
-        self, agent: str, known: Mapping[str, Participation] = {}, *, refresh: bool = True
+        self, agent: str, cached: Mapping[str, Participation] = {}, *, refresh: bool = True
     ) -> list[Participation]:
         from capsule.engines.index.tables.participation import participations
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> list[Participation]:
-            found = participations(db, agent, known)
-            hidden = self._hidden()
-            return (
-                [each for each in found if hidden.get(each.id, 0) is not None] if hidden else found
-            )
+            found = participations(db, agent, cached)
+            hidden = self._hidden_conversations()
+            if not hidden:
+                return found
+            return [item for item in found if hidden.get(item.id, 0) is not None]
 
         return self._index.query(None, read, None if refresh else ())
 
     def unread_positions(
-        self, wanted: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
+        self, unread_filter: UnreadFilter, conversation: str | None = None, *, refresh: bool = True
     ) -> list[MessagePosition]:
         from capsule.engines.index.tables.participation import unread_positions
 
-        ids = () if not refresh else None if conversation is None else (conversation,)
+        ids: tuple[str, ...] | None = None
+        if not refresh:
+            ids = ()
+        elif conversation is not None:
+            ids = (conversation,)
         return self._index.query(
-            self._asker, lambda db, hidden: unread_positions(db, wanted, conversation, hidden), ids
+            self._asker,
+            lambda db, visibility: unread_positions(db, unread_filter, conversation, visibility),
+            ids,
         )
 
     def summarize_unread(
-        self, conversation: str, wanted: UnreadFilter, *, refresh: bool = True
+        self, conversation: str, unread_filter: UnreadFilter, *, refresh: bool = True
     ) -> UnreadSummary:
         from capsule.engines.index.tables.participation import summarize_unread
 
         ids = (conversation,) if refresh else ()
         return self._index.query(
-            self._asker, lambda db, hidden: summarize_unread(db, conversation, wanted, hidden), ids
+            self._asker,
+            lambda db, visibility: summarize_unread(db, conversation, unread_filter, visibility),
+            ids,
         )
 
     def ids_at(
-        self, conversation: str, places: Iterable[int], *, refresh: bool = True
+        self, conversation: str, positions: Iterable[int], *, refresh: bool = True
     ) -> dict[int, tuple[str, str]]:
         from capsule.engines.index.tables.participation import ids_at
 
         ids = (conversation,) if refresh else ()
         return self._index.query(
-            self._asker, lambda db, hidden: ids_at(db, conversation, places, hidden), ids
+            self._asker, lambda db, visibility: ids_at(db, conversation, positions, visibility), ids
         )
 
     def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
@@ -400,14 +468,13 @@ class IndexQueries:
 
         ids = None if conversation is None else (conversation,)
         return self._index.query(
-            self._asker, lambda db, hidden: find(db, message, conversation, hidden), ids
+            self._asker, lambda db, visibility: find(db, message, conversation, visibility), ids
         )
 
-    def in_one_transaction(self, ask: Callable[[], T]) -> T:
-        return self._index.query(None, lambda db, _: ask(), ())
+    def in_one_transaction(self, run: Callable[[], T]) -> T:
+        return self._index.query(None, lambda db, _: run(), ())
 
     def last_valid_version(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
-
         if self._asker is not None:
             return None
         return self._index.query(None, lambda db, _: last_valid_version(db, conversation), ())

@@ -1,98 +1,126 @@
-"""Leave out of a query what the asker may not read, by conditions on the rows of the index.
+"""Keep messages that an agent may not read out of queries, by conditions on the rows of the index.
 
-What must stay true: a hidden message counts in no answer. Who may read what is decided elsewhere
-(`capsule.rules.policy`).
+`capsule.rules.policy` decides what an agent may read. `hide` makes SQL conditions of it.
+
+What must stay true: a hidden message counts in no result.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Mapping
-
-
+#: A time before all messages, in milliseconds since 1970.
 ALWAYS_MS = -(1 << 62)
 
 
 class VisibilityFilter(NamedTuple):
-    """The conversations that are hidden from the asker, by their numbers.
+    """The conversations that are hidden from an agent, by their row numbers, and SQL conditions.
 
     Attributes:
-        wholly: Those of which nothing may be read.
-        partly: Those of which messages may be read from a time on, each with that time.
-        nothing: Whether the owner asks: nothing is hidden.
-        from_ms: The time from which on a conversation may be read, as SQL with a place for its
-            number.
-        of_messages: The condition that a row `m` of `messages` meets unless it is hidden.
-        of_conversations: The condition that a row `c` of `capsules` meets unless it is hidden.
+        hidden_nums: The conversations that the agent may not read at all.
+        visible_from_ms: The conversations that the agent reads from a time on, each with this time
+            in milliseconds since 1970.
+        sees_all: Whether the owner asks, from whom nothing is hidden.
+        visible_from_sql: An SQL expression for the time in `visible_from_ms`. `{}` is the place of
+            the conversation's number.
+        message_condition: The condition that a visible row `m` of `messages` meets.
+        conversation_condition: The condition that a visible row `c` of `capsules` meets.
     """
 
-    wholly: list[int]
-    partly: dict[int, int]
-    nothing: bool = False
-    from_ms: str = ""
-    of_messages: str = "TRUE"
-    of_conversations: str = "TRUE"
+    hidden_nums: list[int]
+    visible_from_ms: dict[int, int]
+    sees_all: bool = False
+    visible_from_sql: str = ""
+    message_condition: str = "TRUE"
+    conversation_condition: str = "TRUE"
 
     @classmethod
-    def of(cls, wholly: list[int], partly: dict[int, int], from_ms: str) -> VisibilityFilter:
-        """What is hidden, by numbers."""
-        hidden = cls(wholly, partly, from_ms=from_ms)
-        of_messages = " AND ".join(["TRUE", *hidden.conditions("m.capsule", "m.time_ms")])
-        return hidden._replace(
-            of_messages=of_messages,
-            of_conversations=" AND ".join(["TRUE", *hidden.conditions("c.num")]),
+    def with_conditions(
+        cls, hidden_nums: list[int], visible_from_ms: dict[int, int], visible_from_sql: str
+    ) -> VisibilityFilter:
+        """Return a filter with its SQL conditions."""
+        plain = cls(hidden_nums, visible_from_ms, visible_from_sql=visible_from_sql)
+        for_messages = plain.conditions("m.capsule", "m.time_ms")
+        for_conversations = plain.conditions("c.num")
+        return plain._replace(
+            message_condition=" AND ".join(["TRUE", *for_messages]),
+            conversation_condition=" AND ".join(["TRUE", *for_conversations]),
         )
 
-    def conditions(self, capsule: str, time: str = "") -> list[str]:
-        """The conditions that a row meets unless it is hidden, by the columns of its conversation
-        and its time.
+    def conditions(self, conversation_column: str, time_column: str = "") -> list[str]:
+        """Return the SQL conditions that a visible row meets.
+
+        Args:
+            conversation_column: The column with the number of the conversation.
+            time_column: The column with the time of the message. Empty: the row is a conversation.
         """
-        wholly = [f"{capsule} NOT IN ({', '.join(map(str, self.wholly))})"] if self.wholly else []
-        return wholly + (
-            [f"{time} >= {self.from_ms.format(capsule)}"] if self.partly and time else []
-        )
+        conditions = []
+        if self.hidden_nums:
+            nums = ", ".join(map(str, self.hidden_nums))
+            conditions.append(f"{conversation_column} NOT IN ({nums})")
+        if self.visible_from_ms and time_column:
+            visible_from = self.visible_from_sql.format(conversation_column)
+            conditions.append(f"{time_column} >= {visible_from}")
+        return conditions
 
 
-#: The owner asks.
-SEES_ALL = VisibilityFilter([], {}, nothing=True)
+#: The filter of the owner.
+SEES_ALL = VisibilityFilter([], {}, sees_all=True)
 
 
 def hide(db: sqlite3.Connection, hidden: Mapping[str, int | None]) -> VisibilityFilter:
-    """Hide conversations from the next questions; with a number: only their messages before this
-    time, in milliseconds since 1970."""
-    wholly, partly = numbers(db, hidden)
-    if partly:
-        db.create_function("seen_from", 1, lambda capsule: partly.get(capsule, ALWAYS_MS))
-    return VisibilityFilter.of(wholly, partly, "seen_from({})")
+    """Return a filter for the next queries on a connection.
+
+    Args:
+        db: The connection. It gets an SQL function `seen_from`, in place of an earlier one.
+        hidden: The hidden conversations by id. None: the whole conversation. A time in
+            milliseconds since 1970: the messages before it.
+    """
+    hidden_nums, visible_from_ms = hidden_numbers(db, hidden)
+    if visible_from_ms:
+        db.create_function("seen_from", 1, lambda num: visible_from_ms.get(num, ALWAYS_MS))
+    return VisibilityFilter.with_conditions(hidden_nums, visible_from_ms, "seen_from({})")
 
 
-def numbers(
+def hidden_numbers(
     db: sqlite3.Connection, hidden: Mapping[str, int | None]
 ) -> tuple[list[int], dict[int, int]]:
-    """The numbers of the conversations that are hidden wholly, and of those in part, each with its
-    time.
+    """Return the row numbers of wholly hidden conversations, and the times of the others by number.
+
+    Args:
+        db: The connection.
+        hidden: As in `hide`.
     """
-    question = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
-    rows = db.execute(question, (orjson.dumps(list(hidden)).decode(),)).fetchall() if hidden else []
-    since = {num: time_ms for num, id in rows if (time_ms := hidden[id]) is not None}
-    return [num for num, _ in rows if num not in since], since
+    hidden_nums: list[int] = []
+    visible_from_ms: dict[int, int] = {}
+    if not hidden:
+        return hidden_nums, visible_from_ms
+    statement = "SELECT num, id FROM capsules WHERE id IN (SELECT value FROM json_each(?))"
+    ids = orjson.dumps(list(hidden)).decode()
+    for num, id in db.execute(statement, (ids,)).fetchall():
+        time_ms = hidden[id]
+        if time_ms is None:
+            hidden_nums.append(num)
+        else:
+            visible_from_ms[num] = time_ms
+    return hidden_nums, visible_from_ms
 
 
-def seen_of(db: sqlite3.Connection, num: int, since_ms: int) -> tuple[int, int, int, int]:
-    """The number of messages from a time on, in milliseconds since 1970, and of their words, bytes
-    and tokens.
+def count_visible(
+    db: sqlite3.Connection, num: int, visible_from_ms: int
+) -> tuple[int, int, int, int]:
+    """Count the messages of conversation `num` from a time on, in milliseconds since 1970.
+
+    Returns: the number of messages, and of their words, bytes and tokens.
     """
-    sums = (
-        "coalesce(sum(words), 0), coalesce(sum(length(CAST(content AS BLOB))), 0), "
-        "coalesce(sum(tokens), 0)"
+    statement = (
+        "SELECT count(*), coalesce(sum(words), 0), "
+        "coalesce(sum(length(CAST(content AS BLOB))), 0), coalesce(sum(tokens), 0) "
+        "FROM texts WHERE capsule = ? AND time_ms >= ?"
     )
-    question = f"SELECT count(*), {sums} FROM texts WHERE capsule = ? AND time_ms >= ?"
-    counts: tuple[int, int, int, int] = db.execute(question, (num, since_ms)).fetchone()
+    counts: tuple[int, int, int, int] = db.execute(statement, (num, visible_from_ms)).fetchone()
     return counts

@@ -31,11 +31,11 @@ class MemoryIndex(Index):
         self.touched: set[str] = set()
         super().__init__(None, engine.name(CONVERSATIONS, "x").removesuffix("x.json"))
 
-    def _bring(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
+    def _update_rows(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
         db, is_other = self._database.ensure(progress)
         if is_other:
             self._reset()
-        since_ms, self._fresh_ns = self._fresh_ns // 1_000_000, time.time_ns()
+        since_ms, self._complete_until_ns = self._complete_until_ns // 1_000_000, time.time_ns()
         if not self.touched:
             return
         db.execute("BEGIN")
@@ -47,8 +47,8 @@ class MemoryIndex(Index):
                     rows.put(id, row, self._found(id, stored))
                 elif row is not None and not row["gone"]:
                     rows.remove(id, row, by_store=True)
-                self._changed(id)
-        journal.add(db, rows.changes, self._fresh_ns // 1_000_000, since_ms)
+                self._mark_stale(id)
+        journal.record(db, rows.changes, self._complete_until_ns // 1_000_000, since_ms)
         db.execute("COMMIT")
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:

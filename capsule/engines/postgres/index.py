@@ -30,7 +30,7 @@ from capsule.engines.index.parsing import (
 )
 from capsule.engines.index.queries import IndexQueries
 from capsule.engines.index.tables import journal
-from capsule.engines.index.visibility import ALWAYS_MS, VisibilityFilter, numbers
+from capsule.engines.index.visibility import ALWAYS_MS, VisibilityFilter, hidden_numbers
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.rows import PostgresIndexWriter
@@ -151,7 +151,7 @@ class PostgresIndex(Index):
         #: that up to date.
         self.is_owing = False
 
-    def _doing(
+    def _with_current_rows(
         self,
         act: Callable[[], T],
         ids: Iterable[str] | None = None,
@@ -159,7 +159,7 @@ class PostgresIndex(Index):
     ) -> T:
         if os.getpid() != self._pid:
             self._after_fork()
-        with self._guard:
+        with self._thread_lock:
             is_feed = ids is _FEED
             needs = _AS_IT_IS if is_feed or (ids == () and not self.is_owing) else _ALL
             while (answer := self._source.trying(partial(self._asked, act, needs))) is None:
@@ -207,7 +207,7 @@ class PostgresIndex(Index):
         self.generation, self._of, self._stamp, self._pruned = generation, of, stamp, pruned
         #: The feed goes as far as the index, as who may hear of a change is known from there.
         self._now, self._snapshot = now, now if has_all else taken or _EMPTY
-        self._stale.update(stale)
+        self._stale_ids.update(stale)
         return has_all and _xmin(now) < _xmin(taken) + _FAR
 
     # -- Bringing it up to date --------------------------------------------------------------------
@@ -279,12 +279,12 @@ class PostgresIndex(Index):
                     "UPDATE indexed SET generation = %s, snapshot = NULL", os.urandom(8).hex()
                 )
 
-        with self._guard:
+        with self._thread_lock:
             self._source.trying(empty)
 
     def close(self) -> None:
         """Forget what is known of the rows."""
-        with self._guard:
+        with self._thread_lock:
             self._reset()
 
     def query(
@@ -296,15 +296,17 @@ class PostgresIndex(Index):
     ) -> T:
         if self._reader[0] == threading.get_ident():
             return super().query(asker, ask)
-        return self._doing(lambda: super(PostgresIndex, self).query(asker, ask), ids, progress)
+        return self._with_current_rows(
+            lambda: super(PostgresIndex, self).query(asker, ask), ids, progress
+        )
 
     # -- Questions ---------------------------------------------------------------------------------
 
     def hide(self, db: Any, hidden: Mapping[str, int | None]) -> VisibilityFilter:
-        wholly, partly = numbers(db, hidden)
+        wholly, partly = hidden_numbers(db, hidden)
         since = orjson.dumps({str(num): since for num, since in partly.items()}).decode()
         since = since.replace("{", "{{").replace("}", "}}")
-        return VisibilityFilter.of(
+        return VisibilityFilter.with_conditions(
             wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})"
         )
 
@@ -314,7 +316,7 @@ class PostgresIndex(Index):
         """As `Index.changes`; `of_all`: whatever the index has, as nobody is asked who may hear of
         them.
         """
-        cursor = None if since is None else journal.Cursor.of(since)
+        cursor = None if since is None else journal.Cursor.parse(since)
         if cursor is not None and 0 < cursor.time_ms < self._pruned:
             raise InvalidInput(
                 "that cursor is older than the changes that the database keeps; take a new one"
@@ -327,7 +329,7 @@ class PostgresQueries(IndexQueries):
 
     _index: PostgresIndex
 
-    def _searches(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
+    def _search_classes(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
         from capsule.engines.postgres.search import PostgresFilterMatcher, PostgresSearchPage
 
         return PostgresSearchPage, PostgresFilterMatcher
@@ -347,19 +349,19 @@ class PostgresQueries(IndexQueries):
             return super().changes(since, limit, refresh=refresh)
         from capsule.engines.changes import Changes
 
-        place = None if since is None else self._place(since)
+        place = None if since is None else self._journal_cursor(since)
         read = partial(self._index.changes, since=place, limit=limit, of_all=True)
         changes = Changes(*self._index.query(None, lambda db, _: read(db), _FEED))
         self._index.is_owing = self._index.is_owing or refresh
         return changes
 
-    def _place(self, cursor: str) -> str:
+    def _journal_cursor(self, cursor: str) -> str:
         """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is
         a count.
         """
         if self._asker is None or "." not in cursor:
-            return self._opened(cursor)
-        return str(journal.Cursor.of(cursor)._replace(seq=0, skip=0))
+            return self._unsealed(cursor)
+        return str(journal.Cursor.parse(cursor)._replace(seq=0, skip=0))
 
     def last_valid_version(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
         """The conversation as it is: no document in a database is damaged."""

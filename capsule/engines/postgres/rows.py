@@ -16,7 +16,7 @@ import orjson
 from capsule.engines.index.parsing import ConversationRow
 from capsule.engines.index.search.query import fold
 from capsule.engines.index.search.words import Title
-from capsule.engines.index.tables.rows import IndexWriter, Placed
+from capsule.engines.index.tables.rows import IndexWriter, NumberedMessage
 from capsule.engines.postgres.tables import IndexTables
 from capsule.format.documents.head import Head
 from capsule.format.facts import BOOL, IN_LIST, NULL, TEXT
@@ -73,7 +73,7 @@ class PostgresIndexWriter(IndexWriter):
     ) -> None:
         super()._write(num, id, row, values | self._stamp, head)
 
-    def _insert_rows(self, placed: list[Placed]) -> None:
+    def _insert_rows(self, placed: list[NumberedMessage]) -> None:
         rows = [(*place, *message[:7], message.digest) for place, message in placed]
         if rows:
             self._db.executemany(_MESSAGE, rows)
@@ -87,7 +87,7 @@ class PostgresIndexWriter(IndexWriter):
                 values,
             )
 
-    def _add_words(self, placed: list[Placed]) -> None:
+    def _add_words(self, placed: list[NumberedMessage]) -> None:
         rows = []
         for place, message in placed:
             tools = vector(message.content, message.tools) if message.tools else None

@@ -60,9 +60,9 @@ class PostgresSearchPage(SearchPage):
     def _tagged(self, tags: list[str]) -> str:
         return ""
 
-    def _messages(self) -> tuple[list[Match], bool]:
-        if self._capsules == [] or not self._query.match:
-            return super()._messages()
+    def _message_matches(self) -> tuple[list[Match], bool]:
+        if self._scope_nums == [] or not self._query.match:
+            return super()._message_matches()
         conditions, values = self._conditions()
         fit, asked = self._fit()
         matches, found = self._match("w", self._words)
@@ -70,13 +70,13 @@ class PostgresSearchPage(SearchPage):
         if self._ranks_all:
             order, most = (
                 "1 DESC, m.time_ms DESC, w.num DESC",
-                self._asked.limit + len(self._page.given) + 1,
+                self._request.limit + len(self._page.returned_nums) + 1,
             )
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, w.num FROM words AS w JOIN messages AS m ON m.num = w.num"
             f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT "
             f"{most}",
-            (*asked, *found, *self._reach(), *values),
+            (*asked, *found, *self._message_num_range(), *values),
         ).fetchall()
         return (
             (rows, len(rows) == most)
@@ -88,7 +88,7 @@ class PostgresSearchPage(SearchPage):
         """How well a message fits, as SQL, and the values bound in it."""
         if not self._query.phrases:
             return "1.0::float8", []
-        vector = "coalesce(w.tools, w.vector)" if self._asked.in_tools else "w.vector"
+        vector = "coalesce(w.tools, w.vector)" if self._request.in_tools else "w.vector"
         rank = f"ts_rank('{{1,1,1,1}}', {vector}, ?::tsquery) * {_LIMIT}"
         counts = []
         for phrase in self._query.phrases:
@@ -104,34 +104,40 @@ class PostgresSearchPage(SearchPage):
 
     def _match(self, table: str, words: str) -> tuple[str, list[str]]:
         """What a row of the words of messages matches, and the values bound in it."""
-        if not self._asked.in_tools:
+        if not self._request.in_tools:
             return f"{table}.vector @@ ?::tsquery", [_asked(words)]
         return f"({table}.vector @@ ?::tsquery OR {table}.tools @@ ?::tsquery)", [_asked(words)] * 2
 
     def _corpus(self) -> Corpus:
         """The statistics of the messages that the asker may read."""
-        seen, phrases = self._hidden.of_messages, self._query.phrases
-        if self._hidden.partly:
+        seen, phrases = self._visibility.message_condition, self._query.phrases
+        if self._visibility.visible_from_ms:
             totals = f"SELECT count(*), avg(words)::float8 FROM messages AS m WHERE {seen}"
         else:
             counts = "coalesce(sum(entries), 0), sum(words)::float8 / nullif(sum(entries), 0)"
             totals = (
                 f"SELECT {counts} FROM capsules AS c WHERE gone = 0 AND "
-                f"{self._hidden.of_conversations}"
+                f"{self._visibility.conversation_condition}"
             )
         texts, average = self._db.execute(totals).fetchone() or (0, None)
         return corpus_of(
-            texts, average, [self._having(phrase, seen) for phrase in phrases], phrases, ()
+            texts,
+            average,
+            [self._count_messages_with(phrase, seen) for phrase in phrases],
+            phrases,
+            (),
         )
 
-    def _having(self, phrase: Phrase, seen: str) -> int:
+    def _count_messages_with(self, phrase: Phrase, seen: str) -> int:
         """How many messages that the asker may read have a phrase."""
         matches, values = self._match("w", str(phrase))
-        if not self._hidden.nothing:
+        if not self._visibility.sees_all:
             joined = f"words AS w JOIN messages AS m ON m.num = w.num WHERE {matches} AND {seen}"
             return int(self._first(f"SELECT count(*) FROM {joined}", values))
         some = f"SELECT 1 FROM words AS w WHERE {matches}"
-        count = int(self._first(f"SELECT count(*) FROM ({some} LIMIT {_COUNTED}) AS few", values))
+        count = int(
+            self._first(f"SELECT count(*) FROM ({some} LIMIT {_COUNTED}) AS max_looked_up", values)
+        )
         if count == _COUNTED:
             plan = self._first(f"EXPLAIN (FORMAT JSON) {some}", values)
             count = max(count, int(plan[0]["Plan"]["Plan Rows"]))
@@ -141,9 +147,9 @@ class PostgresSearchPage(SearchPage):
         row = self._db.execute(statement, values).fetchone()
         return row[0] if row else 0
 
-    def _titled(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
+    def _title_matches(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
         if not self._query.match:
-            return super()._titled(conditions, values, limit)
+            return super()._title_matches(conditions, values, limit)
         most = "" if limit < 0 else f" LIMIT {limit}"
         rows = self._db.execute(
             "SELECT c.updated_ms, c.num, c.title, c.tags FROM names AS n JOIN capsules AS c ON "
@@ -153,7 +159,7 @@ class PostgresSearchPage(SearchPage):
         ).fetchall()
         if not rows:
             return []
-        seen = f"c.gone = 0 AND {self._hidden.of_conversations}"
+        seen = f"c.gone = 0 AND {self._visibility.conversation_condition}"
         totals = (
             "SELECT count(*), avg(length(c.title || c.tags))::float8 FROM capsules AS c "
             f"WHERE {seen}"
@@ -181,9 +187,9 @@ class PostgresSearchPage(SearchPage):
 class PostgresFilterMatcher(FilterMatcher):
     """Finds what filters fit."""
 
-    few = 1 << 62
+    max_looked_up = 1 << 62
 
-    def _compared(self, test: FieldCondition) -> set[int]:
+    def _compare_values(self, test: FieldCondition) -> set[int]:
         text, values = compared(test)
         if test.operator == "$empty":
             text = (
@@ -201,14 +207,14 @@ class PostgresFilterMatcher(FilterMatcher):
         return {
             number
             for (number,) in self._db.execute(
-                f"SELECT message FROM {self._at} AND path = ? AND {condition}", values
+                f"SELECT message FROM {self._source} AND path = ? AND {condition}", values
             )
         }
 
-    def _matched(self, test: FieldCondition) -> set[int]:
-        condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND {self._seen}"
+    def _match_texts(self, test: FieldCondition) -> set[int]:
+        condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND {self._visible_condition}"
         rows = self._db.execute(
-            f"SELECT message, value FROM {self._at} AND path = ? AND {condition}",
+            f"SELECT message, value FROM {self._source} AND path = ? AND {condition}",
             [*self._scope, test.path],
         )
         matches = self._in_time(test)

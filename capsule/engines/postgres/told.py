@@ -73,13 +73,13 @@ def replaced(
 
 
 def _of_heads(before: Document, after: Document, more: list[str] | None = None) -> Events:
-    from capsule.engines.index.heads import HEAD_FIELDS, fields_of
+    from capsule.engines.index.heads import HEAD_FIELDS, encode_head
 
     old, new = (Head.of(document, "", 0) for document in (before, after))
     events, fields = [], []
     if old is not None and new is not None:
         pairs = zip(
-            HEAD_FIELDS, orjson.loads(fields_of(old)), orjson.loads(fields_of(new)), strict=True
+            HEAD_FIELDS, orjson.loads(encode_head(old)), orjson.loads(encode_head(new)), strict=True
         )
         fields = [name for name, was, now in pairs if was != now]
     if _metadata(before).get("currentNode") != _metadata(after).get("currentNode"):

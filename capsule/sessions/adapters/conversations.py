@@ -116,7 +116,7 @@ class ConversationAdapter(Adapter):
             unread = [] if reading_state.is_read else tracker.unread(reading_state)
             if not unread:
                 continue
-            oldest = sorted((position.place, position) for position in unread)[:_MAX_MESSAGES]
+            oldest = sorted((position.position, position) for position in unread)[:_MAX_MESSAGES]
             try:
                 mail = read_mail(self._store, reading_state, dict(oldest))
             except (NotFound, InvalidDocument, Refused):

@@ -246,7 +246,7 @@ def test_changes_that_the_journal_lost_are_reported_from_the_files(
 ) -> None:
     from capsule.engines.index.tables import journal
 
-    monkeypatch.setattr(journal, "KEPT", 10)
+    monkeypatch.setattr(journal, "MAX_CHANGES", 10)
     id = store.create(title="T", type="group").id
     cursor = store.changes().cursor
     messages = []

@@ -374,17 +374,19 @@ def search(
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
     if asked.cursor is not None:
-        page = PageCursor.of(asked.cursor, generation, asked.words)
+        page = PageCursor.decode(asked.cursor, generation, asked.cursor_key)
     else:
         newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
-        message = db.execute(newest.format("messages AS m", hidden.of_messages)).fetchone() or (0,)
-        title = db.execute(newest.format("capsules AS c", hidden.of_conversations)).fetchone() or (
-            0,
-        )
+        message = db.execute(
+            newest.format("messages AS m", hidden.message_condition)
+        ).fetchone() or (0,)
+        title = db.execute(
+            newest.format("capsules AS c", hidden.conversation_condition)
+        ).fetchone() or (0,)
         page = PageCursor(asked.now_ms, *message, *title)
     where = ("TRUE", []) if asked.where is None else finds(db, hidden).condition(asked.where)
     result = searches(db, asked, query, profile, page, hidden, where).found(generation)
-    for page.having in [] if result.hits or asked.cursor is not None else query.weaker():
+    for page.required_parts in [] if result.hits or asked.cursor is not None else query.weaker():
         result = searches(db, asked, query, profile, page, hidden, where).found(generation)
         if result.hits:
             break
@@ -407,21 +409,21 @@ class SearchPage:
         where: tuple[str, list[Any]],
     ) -> None:
         self._db = db
-        self._hidden = hidden
+        self._visibility = hidden
         self._where = where
-        self._asked = asked
+        self._request = asked
         self._query = query
-        self._words = query.having(page.having) if page.having else query.match
+        self._words = query.having(page.required_parts) if page.required_parts else query.match
         self._profile = profile
         #: Whether all matches are ranked: not for an agent, as it costs reading their texts.
-        self._ranks_all = profile.ranks_all and hidden.nothing and bool(query.match)
+        self._ranks_all = profile.ranks_all and hidden.sees_all and bool(query.match)
         self._page = page
         #: The conversations that may be found, by number; None: all.
-        self._capsules = self._allowed() if asked.ids or asked.tags else None
+        self._scope_nums = self._conversations_in_scope() if asked.ids or asked.tags else None
 
     def found(self, generation: str) -> Found:
-        asked, page = self._asked, self._page
-        messages, more = ([], False) if asked.title_only else self._messages()
+        asked, page = self._request, self._page
+        messages, more = ([], False) if asked.title_only else self._message_matches()
         titles, more_titles = self._titles()
         scored = self._scored(messages, titles)
         hits: list[Hit] = []
@@ -434,26 +436,33 @@ class SearchPage:
                     [hit[2] for hit in ranked[place : place + asked.limit] if not hit[3]]
                 )
             left -= 1
-            (page.given_titles if is_title else page.given).add(num)
+            (page.returned_title_nums if is_title else page.returned_nums).add(num)
             hit = (
                 self._title_hit(num, score) if is_title else self._message_hit(rows.get(num), score)
             )
             if hit is not None:
                 hits.append(hit)
         if not left and more and not self._ranks_all:
-            page.top, page.given = min(num for _, _, num in messages) - 1, set()
+            page.newest_num, page.returned_nums = min(num for _, _, num in messages) - 1, set()
         if not left and more_titles:
-            page.top_title, page.given_titles = min(num for _, _, num in titles) - 1, set()
+            page.newest_title_num, page.returned_title_nums = (
+                min(num for _, _, num in titles) - 1,
+                set(),
+            )
         more = more or more_titles
         total = None if more or asked.cursor is not None else len(scored)
-        cursor = page.cursor(generation, asked.words) if left or more else None
-        weaker = (page.having, len(self._query.parts)) if page.having and hits else (0, 0)
+        cursor = page.encode(generation, asked.cursor_key) if left or more else None
+        weaker = (
+            (page.required_parts, len(self._query.parts))
+            if page.required_parts and hits
+            else (0, 0)
+        )
         return Found(hits, cursor, total, *weaker)
 
     # -- What narrows ------------------------------------------------------------------------------
 
-    def _allowed(self) -> list[int]:
-        asked = self._asked
+    def _conversations_in_scope(self) -> list[int]:
+        asked = self._request
         conditions = ["gone = 0"]
         values: list[Any] = []
         if asked.ids:
@@ -478,9 +487,9 @@ class SearchPage:
 
     def _conditions(self) -> tuple[str, list[Any]]:
         """What a message must be besides matching, as SQL about the row `m`."""
-        asked = self._asked
+        asked = self._request
         conditions = ["m.num <= ?"]
-        values: list[Any] = [self._page.top]
+        values: list[Any] = [self._page.newest_num]
         if asked.branch == "active":
             conditions.append("m.active = 1")
         for column, wanted in (("role", asked.roles), ("sender", asked.senders)):
@@ -499,33 +508,35 @@ class SearchPage:
         """Add what both messages and titles are narrowed by, given the columns of their times and
         conversations.
         """
-        for comparison, time_ms in ((">=", self._asked.since_ms), ("<", self._asked.until_ms)):
+        for comparison, time_ms in ((">=", self._request.since_ms), ("<", self._request.until_ms)):
             if time_ms is not None:
                 conditions.append(f"{time} {comparison} ?")
                 values.append(time_ms)
-        if self._capsules is not None:
-            conditions.append(f"{capsule} IN ({', '.join(map(str, self._capsules))})")
+        if self._scope_nums is not None:
+            conditions.append(f"{capsule} IN ({', '.join(map(str, self._scope_nums))})")
         conditions.append(
-            self._hidden.of_messages if capsule == "m.capsule" else self._hidden.of_conversations
+            self._visibility.message_condition
+            if capsule == "m.capsule"
+            else self._visibility.conversation_condition
         )
 
-    def _reach(self) -> tuple[int, int]:
+    def _message_num_range(self) -> tuple[int, int]:
         """The first and the last number that a message may have."""
-        if self._capsules is None or len(self._capsules) > _FEW:
-            return 0, self._page.top
-        numbers = ", ".join(map(str, self._capsules))
+        if self._scope_nums is None or len(self._scope_nums) > _FEW:
+            return 0, self._page.newest_num
+        numbers = ", ".join(map(str, self._scope_nums))
         first, last = self._db.execute(
             f"SELECT min(num), max(num) FROM messages WHERE capsule IN ({numbers})"
         ).fetchone()
-        return (1, 0) if first is None else (first, min(last, self._page.top))
+        return (1, 0) if first is None else (first, min(last, self._page.newest_num))
 
     # -- What matches ------------------------------------------------------------------------------
 
-    def _messages(self) -> tuple[list[Match], bool]:
+    def _message_matches(self) -> tuple[list[Match], bool]:
         """The matches among the messages that are to be ranked, and whether there are
         older ones.
         """
-        if self._capsules == []:
+        if self._scope_nums == []:
             return [], False
         conditions, values = self._conditions()
         if self._ranks_all:
@@ -538,7 +549,9 @@ class SearchPage:
                 self._in_columns(self._words),
             )
         else:  # No index has a text without words.
-            content = "m.content || coalesce(m.tools, '')" if self._asked.in_tools else "m.content"
+            content = (
+                "m.content || coalesce(m.tools, '')" if self._request.in_tools else "m.content"
+            )
             fit, num, table, match = (
                 "1.0",
                 "m.num",
@@ -551,7 +564,7 @@ class SearchPage:
             f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND "
             f"{conditions}"
             f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
-            (match, *self._reach(), *values),
+            (match, *self._message_num_range(), *values),
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
@@ -559,10 +572,10 @@ class SearchPage:
         """The best matches of all, some more of them than are asked for; and whether there are
         others.
         """
-        wanted = self._asked.limit + len(self._page.given) + 1
-        first, last = self._reach()
+        wanted = self._request.limit + len(self._page.returned_nums) + 1
+        first, last = self._message_num_range()
         match = self._in_columns(self._words)
-        if self._capsules is None:
+        if self._scope_nums is None:
             # Looking at the rows of all matches costs as much as ranking them: first those that
             # rank best.
             rows = self._db.execute(
@@ -583,23 +596,23 @@ class SearchPage:
         return rows, len(rows) == wanted
 
     def _in_columns(self, words: str) -> str:
-        return words if self._asked.in_tools else f"{{content}} : ({words})"
+        return words if self._request.in_tools else f"{{content}} : ({words})"
 
     def _message_fit(self) -> str:
         """How well a message fits, as SQL."""
-        if self._hidden.nothing:
+        if self._visibility.sees_all:
             return "-bm25(words.words)"
-        seen = self._hidden.of_messages
-        columns = {"m.content": 1.0} | ({"m.tools": 1.0} if self._asked.in_tools else {})
+        seen = self._visibility.message_condition
+        columns = {"m.content": 1.0} | ({"m.tools": 1.0} if self._request.in_tools else {})
         matches = {phrase: self._in_columns(str(phrase)) for phrase in self._query.phrases}
         return measured(
             self._db, f"{_ROWS} WHERE {seen}", "m.words", columns, f"{_WORDS} AND {seen}", matches
         )
 
     def _title_fit(self) -> str:
-        if self._hidden.nothing:
+        if self._visibility.sees_all:
             return "-bm25(names, {}, {})".format(*TITLE_WEIGHTS)
-        seen = f"{_IS_THERE} AND {self._hidden.of_conversations}"
+        seen = f"{_IS_THERE} AND {self._visibility.conversation_condition}"
         columns = dict(zip(("c.title", "c.tags"), TITLE_WEIGHTS, strict=True))
         matches = {phrase: str(phrase) for phrase in self._query.phrases}
         length = "length(c.title || c.tags)"
@@ -614,26 +627,26 @@ class SearchPage:
 
     def _titles(self) -> tuple[list[Match], bool]:
         """The matches among titles and tags that are to be ranked, and whether there are others."""
-        asked = self._asked
+        asked = self._request
         if (
             asked.roles
             or asked.senders
             or asked.where is not None
-            or self._capsules == []
+            or self._scope_nums == []
             or not (asked.query.strip() or asked.title_only)
         ):
             return [], False
         limit = -1 if self._ranks_all else WINDOW + 1
         conditions = ["c.num <= ?", _IS_THERE]
-        values: list[Any] = [self._page.top_title]
+        values: list[Any] = [self._page.newest_title_num]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
         if asked.mode:
             conditions.append("c.mode = ?")
             values.append(asked.mode)
-        rows = self._titled(" AND ".join(conditions), values, limit)
+        rows = self._title_matches(" AND ".join(conditions), values, limit)
         return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
 
-    def _titled(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
+    def _title_matches(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
         """The newest matches that meet these conditions about the row `c`; -1: no limit."""
         fit, num, table = "1.0", "c.num", "capsules AS c WHERE instr(c.title, ?) > 0"
         if self._query.match:
@@ -655,7 +668,7 @@ class SearchPage:
         """
         weigh, page = self._profile.weigh, self._page
         scores = weigh(messages, page.now_ms)
-        matches, given = zip(scores, messages, strict=True), page.given
+        matches, given = zip(scores, messages, strict=True), page.returned_nums
         scored = [
             (score, time_ms, num, False) for score, (_, time_ms, num) in matches if num not in given
         ]
@@ -673,7 +686,7 @@ class SearchPage:
         )
         most = [*nlargest(len(named), scores), *(inf for _ in named)]
         capped = [(min(hit[0], most[place]), *hit[1:]) for place, hit in enumerate(named)]
-        return scored + [hit for hit in capped if hit[2] not in page.given_titles]
+        return scored + [hit for hit in capped if hit[2] not in page.returned_title_nums]
 
     # -- What is shown of it -----------------------------------------------------------------------
 
@@ -696,7 +709,7 @@ class SearchPage:
             return None
         id, title, message, at, role, sender, time_ms, content, tools, active = row
         where, shown = "content", self._snippet(content)
-        if tools and self._asked.in_tools and not shown.marks:
+        if tools and self._request.in_tools and not shown.marks:
             in_tools = self._snippet(self._tools(tools))
             if in_tools.marks:
                 where, shown = "tools", in_tools

@@ -1,14 +1,18 @@
-"""The questions to the facts of messages: which messages a filter fits, and which values there are.
+"""Match filters against the facts of messages in the index.
 
-What must stay true: nothing that a caller gives becomes SQL, only a bound value. `facts` in
-`schema` says what a row is, and `capsule.format.facts` which rows a message has.
+A fact is one value at a path of a message that a filter can ask for: a row of the table `facts`
+(see `schema`). `capsule.format.facts` decides which facts a message has. `FilterMatcher` evaluates
+a filter from its conditions upwards. Each condition is one SQL query, whose result is a set of
+message numbers. Groups combine these sets.
+
+What must stay true: nothing that a caller gives becomes SQL, only a bound value.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,14 +28,14 @@ from capsule.format import filters
 from capsule.format.facts import BOOL, IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT
 from capsule.format.filters import FieldCondition, Filter, kind_of
 
-#: All texts of a question together are compared with its patterns for this long, in seconds.
+#: The time for comparing texts with all patterns of a filter, in seconds.
 _MATCHED_S = 1.0
 
-
-# -- What a filter fits ----------------------------------------------------------------------------
+# -- Matching --------------------------------------------------------------------------------------
 
 _TYPES = {"null": NULL, "boolean": BOOL, "number": NUMBER, "text": TEXT}
-_EITHER = "type IN (?, ?) AND value"
+#: Whether a value, or one element of a list, has a type.
+_VALUE_OR_ELEMENT = "type IN (?, ?) AND value"
 _ORDERS = {
     "$gt": "> ?",
     "$gte": ">= ?",
@@ -46,151 +50,175 @@ _VALUES = {
     "$empty": f"(type = {NULL} OR type = {TEXT} AND value = '' OR type IN ({LIST}, {OBJECT}) AND "
     "value = 0) AND ?",
 }
-_IS_IT = "capsule = (SELECT num FROM capsules WHERE id = ?)"
-_IN_IT = f"message IN (SELECT num FROM messages WHERE {_IS_IT})"
-_HAS_ID = "id IN (SELECT value FROM json_each(?))"
+_IN_CONVERSATION = "capsule = (SELECT num FROM capsules WHERE id = ?)"
+_MESSAGE_IN_CONVERSATION = f"message IN (SELECT num FROM messages WHERE {_IN_CONVERSATION})"
 
 
 class MatchSet(NamedTuple):
-    """The numbers of the messages that a filter fits; or, if `all_but`, of those that it
-    does not.
+    """A set of messages.
+
+    Attributes:
+        numbers: Row numbers of messages.
+        all_but: False: the set has these messages. True: it has all other messages.
     """
 
     numbers: set[int]
     all_but: bool = False
 
+    def negated(self) -> MatchSet:
+        """Return the set of all other messages."""
+        return MatchSet(self.numbers, not self.all_but)
+
+
+def _intersection(sets: Iterable[MatchSet]) -> MatchSet:
+    """Intersect sets. Without any, return the set of all messages."""
+    excluded: set[int] = set()
+    included: list[set[int]] = []
+    for match_set in sets:
+        if match_set.all_but:
+            excluded |= match_set.numbers
+        else:
+            included.append(match_set.numbers)
+    if not included:
+        return MatchSet(excluded, all_but=True)
+    return MatchSet(set.intersection(*included) - excluded)
+
 
 class FilterMatcher:
-    """Finds what filters fit.
+    """Finds the messages that match filters.
 
     Args:
         db: The index, within a transaction.
-        hidden: The conversations whose texts no pattern is compared with, so that no time it takes
-            tells of them.
-        conversation: Only messages of this one need be right; None: all.
+        visibility: The hidden messages. No pattern is compared with their texts, so that the time
+            it takes reveals nothing of them.
+        conversation: Only messages of this one need be right. None: all.
     """
 
-    #: So few messages are looked up by their numbers; where there are more, each message is asked
-    #: whether it is one.
-    few = 5000
+    #: At most so many messages are looked up by their numbers. If there are more, a function is
+    #: called for each message of the index.
+    max_looked_up = 5000
 
     def __init__(
-        self, db: sqlite3.Connection, hidden: VisibilityFilter, conversation: str | None = None
+        self, db: sqlite3.Connection, visibility: VisibilityFilter, conversation: str | None = None
     ) -> None:
         self._db = db
-        self._until, self._is_late = time.monotonic() + _MATCHED_S, False
+        self._deadline = time.monotonic() + _MATCHED_S
+        self._is_late = False
         self._scope = [] if conversation is None else [conversation]
-        self._at = (
-            f"facts WHERE {_IN_IT}" if self._scope else "facts INDEXED BY facts_by_value WHERE TRUE"
-        )
-        seen = " AND ".join(hidden.conditions("m.capsule", "m.time_ms"))
-        #: In a CASE, nothing is called before what stands in front of it was found true.
-        self._seen = (
-            f"message IN (SELECT m.num FROM messages AS m WHERE {seen})" if seen else "TRUE"
-        )
+        if self._scope:
+            self._source = f"facts WHERE {_MESSAGE_IN_CONVERSATION}"
+        else:
+            self._source = "facts INDEXED BY facts_by_value WHERE TRUE"
+        visible = " AND ".join(visibility.conditions("m.capsule", "m.time_ms"))
+        self._visible_condition = "TRUE"
+        if visible:
+            self._visible_condition = (
+                f"message IN (SELECT m.num FROM messages AS m WHERE {visible})"
+            )
 
-    def of(self, filter: Filter) -> MatchSet:
-        """The messages that a filter fits. Raises InvalidInput if its patterns take too long."""
+    def match(self, filter: Filter) -> MatchSet:
+        """Return the messages that match a filter. Raises InvalidInput if its patterns take too long."""
         if isinstance(filter, FieldCondition):
-            return MatchSet(self._passing(filter))
-        # One of several fits unless none does.
-        flipped = filter.kind == "or"
-        parts = [
-            MatchSet(numbers, all_but != flipped) for numbers, all_but in map(self.of, filter.parts)
-        ]
-        without = set[int]().union(*(part.numbers for part in parts if part.all_but))
-        fitting = [part.numbers for part in parts if not part.all_but]
-        both = (
-            MatchSet(set.intersection(*fitting) - without) if fitting else MatchSet(without, True)
-        )
-        return both._replace(all_but=both.all_but != (filter.kind != "and"))
+            return MatchSet(self._messages_passing(filter))
+        parts = [self.match(part) for part in filter.parts]
+        if filter.kind == "and":
+            return _intersection(parts)
+        if filter.kind == "or":  # De Morgan: a message matches unless it matches none of them.
+            return _intersection(part.negated() for part in parts).negated()
+        return _intersection(parts).negated()
 
     def condition(self, filter: Filter) -> tuple[str, list[Any]]:
-        """What a filter fits, as a condition about the row `m` of `messages`, and the values bound
-        in it.
-        """
-        numbers, all_but = self.of(filter)
-        negated = "NOT " if all_but else ""
-        if len(numbers) > self.few:
+        """Return a filter as a condition on the row `m` of `messages`, and the values bound in it."""
+        numbers, all_but = self.match(filter)
+        negation = "NOT " if all_but else ""
+        if len(numbers) > self.max_looked_up:
             self._db.create_function("fits", 1, numbers.__contains__)
-            return f"{negated}fits(m.num)", []
-        return f"m.num {negated}IN (SELECT CAST(value AS BIGINT) FROM json_each(?))", [
-            orjson.dumps(list(numbers)).decode()
-        ]
+            return f"{negation}fits(m.num)", []
+        listed = orjson.dumps(list(numbers)).decode()
+        return f"m.num {negation}IN (SELECT CAST(value AS BIGINT) FROM json_each(?))", [listed]
 
-    def _passing(self, test: FieldCondition) -> set[int]:
-        numbers = (
-            self._matched(test) if test.operator in ("$regex", "$text") else self._compared(test)
-        )
-        if (test.path, test.operator) == (
-            "thread",
-            "$in",
-        ):  # The message that began a thread is in it.
-            question = (
-                f"SELECT num FROM messages WHERE {_IS_IT if self._scope else 'TRUE'} AND {_HAS_ID}"
-            )
-            ids = orjson.dumps([id for id in test.value if isinstance(id, str)]).decode()
-            numbers.update(num for (num,) in self._db.execute(question, [*self._scope, ids]))
+    def _messages_passing(self, test: FieldCondition) -> set[int]:
+        """Return the messages that meet one condition."""
+        if test.operator in ("$regex", "$text"):
+            numbers = self._match_texts(test)
+        else:
+            numbers = self._compare_values(test)
+        if test.path == "thread" and test.operator == "$in":
+            numbers |= self._thread_roots(test.value)
         if self._is_late:
             raise InvalidInput(
                 f"the filter was stopped: {test.operator} on {test.path!r} takes longer than "
-                f"{_MATCHED_S:.0f} s; give a"
-                " simpler pattern"
+                f"{_MATCHED_S:.0f} s; give a simpler pattern"
             )
         return numbers
 
-    def _compared(self, test: FieldCondition) -> set[int]:
-        text, values = compared(test)
-        question = f"SELECT json_group_array(message) FROM {self._at} AND path = ? AND {text}"
-        return set(
-            orjson.loads(
-                self._db.execute(question, [*self._scope, test.path, *values]).fetchone()[0]
-            )
+    def _thread_roots(self, ids: Iterable[Any]) -> set[int]:
+        """Return the messages with these ids. The message that began a thread belongs to it."""
+        scope = _IN_CONVERSATION if self._scope else "TRUE"
+        listed = orjson.dumps([id for id in ids if isinstance(id, str)]).decode()
+        rows = self._db.execute(
+            f"SELECT num FROM messages WHERE {scope} AND id IN (SELECT value FROM json_each(?))",
+            [*self._scope, listed],
         )
+        return {num for (num,) in rows}
 
-    def _matched(self, test: FieldCondition) -> set[int]:
-        """Those with a pattern: SQLite calls a function of ours at half the cost of giving us the
-        texts.
+    def _compare_values(self, test: FieldCondition) -> set[int]:
+        """Return the messages whose value meets a comparison."""
+        condition, values = compared(test)
+        row = self._db.execute(
+            f"SELECT json_group_array(message) FROM {self._source} AND path = ? AND {condition}",
+            [*self._scope, test.path, *values],
+        ).fetchone()
+        return set(orjson.loads(row[0]))
+
+    def _match_texts(self, test: FieldCondition) -> set[int]:
+        """Return the messages whose text matches a pattern.
+
+        SQLite calls a function for each text, at half the cost of returning the texts.
         """
         self._db.create_function("matches", 1, self._in_time(test))
+        # In a CASE, the function is called only if the condition before it is true.
         condition = (
-            f"type IN ({TEXT}, {TEXT + IN_LIST}) AND CASE WHEN {self._seen} THEN matches(value) END"
+            f"type IN ({TEXT}, {TEXT + IN_LIST}) AND "
+            f"CASE WHEN {self._visible_condition} THEN matches(value) END"
         )
         rows = self._db.execute(
-            f"SELECT message FROM {self._at} AND path = ? AND {condition}",
+            f"SELECT message FROM {self._source} AND path = ? AND {condition}",
             [*self._scope, test.path],
         )
         return {number for (number,) in rows}
 
     def _in_time(self, test: FieldCondition) -> Callable[[str], bool]:
-        """Whether a text matches the pattern of a test, as long as there is time."""
-        matches = (
-            filters.compile_pattern(test.value)
-            if test.operator == "$regex"
-            else partial(_has_words, _words(test.value))
-        )
+        """Return a function that compares a text with a pattern. After the deadline it stops that."""
+        if test.operator == "$regex":
+            matches: Callable[[str], bool] = filters.compile_pattern(test.value)
+        else:
+            matches = partial(_has_words, _words(test.value))
 
-        def in_time(text: str) -> bool:
-            if time.monotonic() > self._until:
+        def matches_in_time(text: str) -> bool:
+            if time.monotonic() > self._deadline:
                 self._is_late = True
                 return False
             return matches(text)
 
-        return in_time
+        return matches_in_time
 
 
 def compared(test: FieldCondition) -> tuple[str, list[Any]]:
-    """A comparison as a condition about a row of `facts`, and what is bound in it."""
+    """Return a comparison as a condition on a row of `facts`, and the values bound in it."""
     values = list(test.value) if isinstance(test.value, tuple) else [test.value]
     type = _TYPES[kind_of(values[0])]
     match test.operator:
         case "$in":
-            plain = [0 if value is None else value for value in values]
-            return f"{_EITHER} IN ({', '.join('?' * len(plain))})", [type, type + IN_LIST, *plain]
+            bound = [0 if value is None else value for value in values]
+            marks = ", ".join("?" * len(bound))
+            return f"{_VALUE_OR_ELEMENT} IN ({marks})", [type, type + IN_LIST, *bound]
         case "$element":
-            return "type = ? AND value = ?", [type + IN_LIST, 0 if values[0] is None else values[0]]
+            element = 0 if values[0] is None else values[0]
+            return "type = ? AND value = ?", [type + IN_LIST, element]
         case "$gt" | "$gte" | "$lt" | "$lte" | "$between":
-            return f"{_EITHER} {_ORDERS[test.operator]}", [type, type + IN_LIST, *values]
+            order = _ORDERS[test.operator]
+            return f"{_VALUE_OR_ELEMENT} {order}", [type, type + IN_LIST, *values]
     return _VALUES[test.operator], values
 
 
@@ -199,55 +227,55 @@ def _words(text: str) -> set[str]:
 
 
 def _has_words(words: set[str], text: str) -> bool:
-    # Most texts have none of the words, which takes long to find out by splitting them.
-    return not (
-        text.isascii() and any(word not in text.lower() for word in words)
-    ) and words <= _words(text)
+    """Return whether a text has all words."""
+    # Most texts have none of the words, and splitting them takes long.
+    if text.isascii() and any(word not in text.lower() for word in words):
+        return False
+    return words <= _words(text)
 
 
-# -- Questions -------------------------------------------------------------------------------------
+# -- Queries ---------------------------------------------------------------------------------------
 
 
 def messages_with(
     db: sqlite3.Connection,
     filter: Filter,
     conversation: str | None,
-    hidden: VisibilityFilter,
-    finds: type[FilterMatcher] = FilterMatcher,
+    visibility: VisibilityFilter,
+    matcher_class: type[FilterMatcher] = FilterMatcher,
 ) -> list[MessagePosition]:
-    """The places of the messages that a filter lets through, of one conversation or of all (None),
-    in their order.
+    """Return the messages that match a filter, in the order of their positions.
+
+    Searches one conversation, or all valid ones (None).
     """
-    fits, values = finds(db, hidden, conversation).condition(filter)
-    conditions = [fits, "c.damaged = ''", *hidden.conditions("m.capsule", "m.time_ms")]
+    condition, values = matcher_class(db, visibility, conversation).condition(filter)
+    conditions = [condition, "c.damaged = ''", *visibility.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
         conditions.append("m.capsule = (SELECT num FROM capsules WHERE id = ?)")
         values.append(conversation)
-    question = (
+    rows = db.execute(
         "SELECT c.id, m.at, m.id FROM messages AS m JOIN capsules AS c ON c.num = m.capsule"
-        f" WHERE {' AND '.join(conditions)} ORDER BY m.capsule, m.at"
+        f" WHERE {' AND '.join(conditions)} ORDER BY m.capsule, m.at",
+        values,
     )
-    return [MessagePosition(*row) for row in db.execute(question, values)]
+    return [MessagePosition(*row) for row in rows]
 
 
 def values_of(
-    db: sqlite3.Connection, path: str, conversation: str, hidden: VisibilityFilter
+    db: sqlite3.Connection, path: str, conversation: str, visibility: VisibilityFilter
 ) -> list[FieldValue]:
-    """The values of a field in a conversation, the last used first: each with its number of
-    messages and last time.
-    """
-    conditions = " AND ".join(
-        ["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")]
+    """Return the numbers and texts at a path of the messages of a conversation, the last used first."""
+    conditions = ["c.id = ?", "f.path = ?", *visibility.conditions("m.capsule", "m.time_ms")]
+    rows = db.execute(
+        "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c "
+        "JOIN messages AS m ON m.capsule = c.num JOIN facts AS f ON f.message = m.num "
+        f"WHERE {' AND '.join(conditions)} "
+        f"AND f.type IN ({NUMBER}, {TEXT}, {NUMBER + IN_LIST}, {TEXT + IN_LIST}) "
+        "GROUP BY f.value ORDER BY 3 DESC, 1",
+        (conversation, path),
     )
-    question = (
-        "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c JOIN messages AS m ON "
-        "m.capsule = c.num"
-        f" JOIN facts AS f ON f.message = m.num WHERE {conditions}"
-        f" AND f.type IN ({NUMBER}, {TEXT}, {NUMBER + IN_LIST}, {TEXT + IN_LIST})"
-        " GROUP BY f.value ORDER BY 3 DESC, 1"
-    )
-    rows = db.execute(question, (conversation, path))
-    return [
-        FieldValue(value, total, timestamps.blank_if_unknown(timestamps.from_ms(time_ms)))
-        for value, total, time_ms in rows
-    ]
+    values = []
+    for value, total, time_ms in rows:
+        last_time = timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
+        values.append(FieldValue(value, total, last_time))
+    return values

@@ -1,7 +1,11 @@
-"""The journal of changes in the index, and the cursors with which a follower goes on.
+"""Record the changes of conversations in the index, and read them from a cursor on.
 
-What must stay true: from a cursor, a follower hears of every later change, though perhaps twice; a
-cursor of an index that is gone is answered from the times of the files.
+The journal is the table `changes`. Its sequence numbers have no gaps, and the newest 100,000 rows
+are kept. A cursor names the generation of the index, the last change that was read and a time. If
+the journal does not reach back to the cursor, or is of another generation, `read` returns None and
+`changes_by_file_time` lists the conversations that changed since the time of the cursor.
+
+What must stay true: from a cursor, a follower gets every later change, perhaps twice.
 """
 
 from __future__ import annotations
@@ -18,26 +22,28 @@ from capsule.timestamps import from_ms
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
 
-#: So many of the newest changes are kept.
-KEPT = 100_000
-_PRUNED_EVERY = 256
-#: What a clock may be off, or a file system that counts in two seconds, where only times are left
-#: to go by.
+#: The number of newest changes that are kept.
+MAX_CHANGES = 100_000
+#: Older ones are deleted at each so many changes.
+_PRUNE_INTERVAL = 256
+#: Where only times are compared: the error of a clock, or of a file system that counts in units of
+#: two seconds, in milliseconds.
 _SLACK_MS = 5000
-_INSERT = "INSERT INTO changes(at_ms, since_ms, id, kind, told) VALUES(?, ?, ?, ?, ?)"
-
-
+#: A later time in nanoseconds would not fit into a number of SQLite.
+_MAX_TIME_MS = 2**43
 _CURSOR = re.compile(r"(\w+)\.(\d{1,19})\.(\d{1,19})(?:\.(\d{1,19}))?", re.ASCII)
+#: The longest piece of an invalid cursor in an error.
+_MAX_SHOWN = 60
 
 
 class Cursor(NamedTuple):
-    """A place in the journal.
+    """A position in the journal.
 
     Attributes:
-        generation: Of the index.
-        seq: The last change that was heard of.
-        time_ms: Everything before this time was heard of.
-        skip: How many messages of the next change were heard of, too.
+        generation: The generation of the index.
+        seq: The last change that was read.
+        time_ms: Everything before this time was read, in milliseconds since 1970.
+        skip: The number of messages of the next change that were read, too.
     """
 
     generation: str
@@ -46,39 +52,49 @@ class Cursor(NamedTuple):
     skip: int = 0
 
     def __str__(self) -> str:
-        return f"{self.generation}.{self.seq}.{self.time_ms}" + (
-            f".{self.skip}" if self.skip else ""
-        )
+        text = f"{self.generation}.{self.seq}.{self.time_ms}"
+        return f"{text}.{self.skip}" if self.skip else text
 
     @classmethod
-    def of(cls, text: str) -> Cursor:
-        """Read a cursor. Raises InvalidInput when `text` is none."""
+    def parse(cls, text: str) -> Cursor:
+        """Parse a cursor. Raises InvalidInput if `text` is none."""
         match = _CURSOR.fullmatch(text)
         if match is not None:
             seq, time_ms, skip = (int(number or 0) for number in match.groups()[1:])
             if seq < 2**62 and time_ms < 2**62:
                 return cls(match[1], seq, time_ms, skip)
-        shown = text if len(text) <= 60 else text[:57] + "..."
+        shown = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
         raise InvalidInput(
             f"{shown!r} is not a cursor of changes; use the cursor of a change, or none"
         )
 
 
-def add(
+def record(
     db: sqlite3.Connection,
     changes: list[tuple[str, str, dict[str, Any]]],
     at_ms: int,
     since_ms: int,
 ) -> None:
-    """Write changes down: kind, id and the further fields of each."""
+    """Write changes to the journal.
+
+    Args:
+        db: The index, within a transaction.
+        changes: The kind, the conversation and the further fields of each `Change`.
+        at_ms: The time of the changes, in milliseconds since 1970.
+        since_ms: The time of the last reading of the documents: the changes are later.
+    """
     for kind, id, fields in changes:
-        done = db.execute(_INSERT, (at_ms, since_ms, id, kind, orjson.dumps(fields).decode()))
-        if (done.lastrowid or 0) % _PRUNED_EVERY == 0:
-            db.execute("DELETE FROM changes WHERE seq <= ?", ((done.lastrowid or 0) - KEPT,))
+        cursor = db.execute(
+            "INSERT INTO changes(at_ms, since_ms, id, kind, told) VALUES(?, ?, ?, ?, ?)",
+            (at_ms, since_ms, id, kind, orjson.dumps(fields).decode()),
+        )
+        seq = cursor.lastrowid or 0
+        if seq % _PRUNE_INTERVAL == 0:
+            db.execute("DELETE FROM changes WHERE seq <= ?", (seq - MAX_CHANGES,))
 
 
-def newest(db: sqlite3.Connection) -> int:
-    """The number of the last change; 0 when there was none."""
+def newest_seq(db: sqlite3.Connection) -> int:
+    """Return the number of the last change. 0: there was none."""
     row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'changes'").fetchone()
     return row[0] if row else 0
 
@@ -86,13 +102,14 @@ def newest(db: sqlite3.Connection) -> int:
 def read(
     db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int
 ) -> list[Change] | None:
-    """The changes behind a cursor, `limit` at most; None when the journal doesn't reach back so
-    far.
+    """Return at most `limit` changes after a cursor.
+
+    Returns: None if the journal does not reach back to the cursor, or is of another generation.
     """
-    last = newest(db)
-    if cursor.generation != generation or cursor.seq > last:
+    last_seq = newest_seq(db)
+    if cursor.generation != generation or cursor.seq > last_seq:
         return None
-    if cursor.seq == last:
+    if cursor.seq == last_seq:
         return []
     rows = db.execute(
         "SELECT seq, at_ms, since_ms, id, kind, told FROM changes WHERE seq > ? ORDER BY seq "
@@ -102,48 +119,54 @@ def read(
     if not rows or rows[0][0] != cursor.seq + 1:
         return None
     changes = []
-    for seq, at_ms, since_ms, id, kind, text in rows:
+    for seq, at_ms, since_ms, id, recorded_kind, text in rows:
+        kind = recorded_kind
         fields = orjson.loads(text)
         skip = cursor.skip if seq == cursor.seq + 1 else 0
         if skip and "messages" in fields:
-            # The rest of a change whose beginning was reported by itself.
-            kind, fields["messages"] = "appended", fields["messages"][skip:]
+            # The beginning of this change was reported alone: report the rest.
+            kind = "appended"
+            fields["messages"] = fields["messages"][skip:]
         fields["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
         changes.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), fields))
     return changes
 
 
 def advance(cursor: str, messages: int) -> str:
-    """The cursor behind so many messages of the change that comes next from a cursor."""
-    place = Cursor.of(cursor)
-    return str(place._replace(skip=place.skip + messages))
+    """Return a cursor that skips so many more messages of the next change."""
+    parsed = Cursor.parse(cursor)
+    return str(parsed._replace(skip=parsed.skip + messages))
 
 
-def is_at(cursor: str, place: str) -> bool:
-    """Whether a cursor stands at a place in the journal, whatever part of the next change was
-    reported there.
-    """
-    return Cursor.of(cursor)[:3] == Cursor.of(place)[:3]
+def is_same_position(cursor: str, other_cursor: str) -> bool:
+    """Return whether two cursors have the same next change, whatever they skip of it."""
+    return Cursor.parse(cursor)[:3] == Cursor.parse(other_cursor)[:3]
 
 
-def heard_since(change: Change, since_ms: int, said: dict[str, int]) -> list[Change]:
-    """What an agent hears of a change that reads the conversation from a time on.
+def visible_part(
+    change: Change, visible_from_ms: int, visible_positions: dict[str, int]
+) -> list[Change]:
+    """Return the part of a change for an agent that reads the conversation from a time on.
 
     Args:
         change: The change.
-        since_ms: The time, in milliseconds since 1970.
-        said: The places of the messages since then, by id.
+        visible_from_ms: The time, in milliseconds since 1970.
+        visible_positions: The positions of the messages since then, by id.
+
+    Returns: one change, or none. It names no removed messages.
     """
     from dataclasses import replace
 
-    messages = tuple(message for message in change.messages if message in said)
-    if change.at < from_ms(since_ms) or (change.kind == "appended" and not messages):
+    messages = tuple(message for message in change.messages if message in visible_positions)
+    if change.at < from_ms(visible_from_ms):
         return []
-    place = advance(
-        change.before, len(change.messages) - len(messages)
-    )  # What it may not read comes first.
-    count = max(0, change.count - min(said.values(), default=change.count))
-    return [replace(change, messages=messages, removed=(), before=place, count=count)]
+    if change.kind == "appended" and not messages:
+        return []
+    # The hidden messages come first.
+    before = advance(change.before, len(change.messages) - len(messages))
+    first_position = min(visible_positions.values(), default=change.count)
+    count = max(0, change.count - first_position)
+    return [replace(change, messages=messages, removed=(), before=before, count=count)]
 
 
 def _change(kind: str, id: str, at_ms: int, cursor: str, fields: dict[str, Any]) -> Change:
@@ -155,41 +178,41 @@ def _change(kind: str, id: str, at_ms: int, cursor: str, fields: dict[str, Any])
     return Change(kind, id, from_ms(at_ms), cursor, **fields)
 
 
-def since_time(db: sqlite3.Connection, cursor: Cursor, now: Cursor) -> list[Change]:
-    """What changed since a cursor that the journal doesn't know, as the files' times tell it.
+def changes_by_file_time(db: sqlite3.Connection, cursor: Cursor, end: Cursor) -> list[Change]:
+    """Return a change for each conversation that changed since a cursor of another journal.
 
-    All have the cursor of now but the last: who stops in between goes on from the same time.
+    All but the last have the given cursor: a follower that stops between two of them continues from
+    the same time. The last has the cursor `end`.
     """
     from dataclasses import replace
 
-    after_ms = (
-        min(cursor.time_ms, 2**43) - _SLACK_MS
-    )  # In nanoseconds it is a number that SQLite has.
-    after_ns = after_ms * 1_000_000
+    since_ms = min(cursor.time_ms, _MAX_TIME_MS) - _SLACK_MS
     rows = db.execute(
         "SELECT num, id, max(changed_ns, updated_ms * 1000000) AS latest, created_at, damaged, "
-        "entries"
-        " FROM capsules WHERE gone = 0 AND latest >= ? ORDER BY latest",
-        (after_ns,),
+        "entries FROM capsules WHERE gone = 0 AND latest >= ? ORDER BY latest",
+        (since_ms * 1_000_000,),
     ).fetchall()
     changes: list[Change] = []
-    again = str(Cursor(cursor.generation, cursor.seq, cursor.time_ms))
+    same_cursor = str(Cursor(cursor.generation, cursor.seq, cursor.time_ms))
     for num, id, latest_ns, created_at, damaged, entries in rows:
         at_ms = latest_ns // 1_000_000
-        fields: dict[str, Any] = {"source": "outside", "count": entries, "before": again}
+        fields: dict[str, Any] = {"source": "outside", "count": entries, "before": same_cursor}
         if damaged:
-            changes.append(_change("damaged", id, at_ms, again, fields | {"damaged": damaged}))
+            fields["damaged"] = damaged
+            changes.append(_change("damaged", id, at_ms, same_cursor, fields))
             continue
-        messages = [
-            row[0]
-            for row in db.execute(
-                "SELECT id FROM messages WHERE capsule = ? AND time_ms >= ? ORDER BY at",
-                (num, after_ms),
-            )
-        ]
-        created = bool(created_at) and created_at >= from_ms(max(after_ms, 0))
-        kind = "created" if created else "appended" if messages else "edited"
-        changes.append(_change(kind, id, at_ms, again, fields | {"messages": messages}))
+        messages = db.execute(
+            "SELECT id FROM messages WHERE capsule = ? AND time_ms >= ? ORDER BY at",
+            (num, since_ms),
+        ).fetchall()
+        fields["messages"] = [message_id for (message_id,) in messages]
+        if created_at and created_at >= from_ms(max(since_ms, 0)):
+            kind = "created"
+        elif messages:
+            kind = "appended"
+        else:
+            kind = "edited"
+        changes.append(_change(kind, id, at_ms, same_cursor, fields))
     if changes:
-        changes[-1] = replace(changes[-1], cursor=str(now))
+        changes[-1] = replace(changes[-1], cursor=str(end))
     return changes

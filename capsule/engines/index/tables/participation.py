@@ -1,7 +1,7 @@
-"""Who takes part in which conversation, and what was said there from a place on.
+"""Query the index for the conversations of an agent, and for messages after its read marks.
 
-What must stay true: these are answers about rows, within the caller's transaction; what an agent
-has read is not known here. Places count from 0, on all branches.
+What must stay true: the functions read rows within the caller's transaction. The caller knows what
+an agent has read. Positions count from 0, on all branches.
 """
 
 from __future__ import annotations
@@ -28,195 +28,226 @@ from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
-#: The digest of the ids up to a message, as marks have it.
-_FRONT = "sha256:%014x"
-_LAST = "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
-#: The signature of the file; NULL where the file may have changed and have the same one.
+#: The digest of all ids up to a message (column `front`), as text.
+_IDS_DIGEST = "sha256:%014x"
+_LAST_IDS_DIGEST = (
+    "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
+)
+#: The version of the row. NULL if the file may have changed without another version.
 _VERSION = (
     "CASE WHEN racy = 0 THEN version || ' ' || size || ' ' || written || ' ' || changed_ns END"
 )
-_MINE = f"""SELECT id, {_VERSION} FROM capsules
+_SELECT_VERSIONS = f"""SELECT id, {_VERSION} FROM capsules
     WHERE num IN (SELECT capsule FROM members WHERE agent = ?) AND damaged = ''
     ORDER BY updated_ms DESC, written DESC, id DESC"""
-_ROW = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_VERSION}, {_LAST} FROM capsules
-    WHERE id IN (SELECT value FROM json_each(?))"""
-_TYPE, _MEMBERS, _HISTORY, _MAKER, _CHANNEL = map(
-    HEAD_FIELDS.index, ("type", "participants", "history", "created_by", "channel")
-)
-_NUM = "(SELECT num FROM capsules WHERE id = ?)"
-_MENTIONED = (
+_SELECT_ROWS = f"""SELECT id, head, title, entries, archived, updated_at, tag, {_VERSION},
+    {_LAST_IDS_DIGEST} FROM capsules WHERE id IN (SELECT value FROM json_each(?))"""
+_CONVERSATION_NUM = "(SELECT num FROM capsules WHERE id = ?)"
+_IS_MENTIONED = (
     "m.num IN (SELECT message FROM facts WHERE path = 'mentions' AND type = "
     f"{TEXT + IN_LIST} AND value IN (?, '@all'))"
 )
-_IN_PART = (
+#: Whether a message has a value at a path, or this id.
+_IS_IN_PART = (
     f"(m.id = ? OR m.num IN (SELECT message FROM facts WHERE path = ? AND type = {TEXT} "
     "AND value = ?))"
 )
 
 
 def participations(
-    db: sqlite3.Connection, agent: str, known: Mapping[str, Participation]
+    db: sqlite3.Connection, agent: str, cached: Mapping[str, Participation]
 ) -> list[Participation]:
-    """The conversations that an agent takes part in, the latest first; nothing is read of those
-    that are as `blank_if_unknown`.
+    """Return the conversations that an agent takes part in, the latest first.
+
+    Args:
+        db: The index, within a transaction.
+        agent: The agent.
+        cached: Earlier results, by id. Those whose version is the same are returned again, and
+            only the others are read.
     """
-    versions = db.execute(_MINE, (agent,)).fetchall()
-    same = {
-        id: was
-        for id, version in versions
-        if version and (was := known.get(id)) and was.version == version
-    }
-    others = orjson.dumps([id for id, _ in versions if id not in same]).decode()
-    same |= {row[0]: _mine(*row) for row in db.execute(_ROW, (others,))}
-    return [same[id] for id, _ in versions]
+    versions = db.execute(_SELECT_VERSIONS, (agent,)).fetchall()
+    by_id: dict[str, Participation] = {}
+    for id, version in versions:
+        earlier = cached.get(id)
+        if version and earlier and earlier.version == version:
+            by_id[id] = earlier
+    changed_ids = orjson.dumps([id for id, _ in versions if id not in by_id]).decode()
+    for row in db.execute(_SELECT_ROWS, (changed_ids,)):
+        by_id[row[0]] = _participation(*row)
+    return [by_id[id] for id, _ in versions]
 
 
-def _mine(
+def _participation(
     id: str,
-    head: str,
+    encoded_head: str,
     title: str,
     entries: int,
     archived: int,
     updated_at: str,
     tag: str,
     version: str | None,
-    last: int | None,
+    ids_digest: int | None,
 ) -> Participation:
-    of = orjson.loads(head)
-    whose = (
-        members_in(of[_MEMBERS]),
-        of[_HISTORY],
-        of[_CHANNEL] and Channel(**of[_CHANNEL]),
-        of[_MAKER],
-    )
+    head = dict(zip(HEAD_FIELDS, orjson.loads(encoded_head), strict=True))
     return Participation(
-        id,
-        of[_TYPE],
-        title,
-        entries,
-        bool(archived),
-        updated_at,
-        *whose,
-        "" if last is None else _FRONT % last,
-        tag,
-        version or "",
+        id=id,
+        type=head["type"],
+        title=title,
+        entries=entries,
+        archived=bool(archived),
+        updated_at=updated_at,
+        participants=members_in(head["participants"]),
+        history=head["history"],
+        channel=Channel(**head["channel"]) if head["channel"] else None,
+        created_by=head["created_by"],
+        ids_digest="" if ids_digest is None else _IDS_DIGEST % ids_digest,
+        tag=tag,
+        version=version or "",
     )
 
 
 def ids_at(
-    db: sqlite3.Connection, conversation: str, places: Iterable[int], hidden: VisibilityFilter
+    db: sqlite3.Connection,
+    conversation: str,
+    positions: Iterable[int],
+    visibility: VisibilityFilter,
 ) -> dict[int, tuple[str, str]]:
-    """By place: the id of the message there, and the digest of the ids up to it; hidden ones are
-    left out.
+    """Return, by position, the id of a message and the digest of all ids up to it.
+
+    Hidden messages are left out.
     """
-    wanted = ", ".join(map(str, map(int, places))) or "NULL"
-    question = (
-        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_NUM} AND at IN "
-        f"({wanted}) AND {hidden.of_messages}"
+    listed = ", ".join(map(str, map(int, positions))) or "NULL"
+    rows = db.execute(
+        f"SELECT at, id, front FROM messages AS m WHERE capsule = {_CONVERSATION_NUM} "
+        f"AND at IN ({listed}) AND {visibility.message_condition}",
+        (conversation,),
     )
-    return {at: (id, _FRONT % front) for at, id, front in db.execute(question, (conversation,))}
+    return {position: (id, _IDS_DIGEST % ids_digest) for position, id, ids_digest in rows}
 
 
-def _first_behind(
-    db: sqlite3.Connection, conversation: str | None, read: Sequence[ReadMark]
+def _first_unread(
+    db: sqlite3.Connection, conversation: str | None, marks: Sequence[ReadMark]
 ) -> int:
-    """The place behind what was read, of one conversation. Of all conversations (None) nothing was
-    read.
+    """Return the position after the furthest valid read mark of a conversation.
+
+    Of all conversations (None) it is 0.
     """
-    if conversation is None or not read:
+    if conversation is None or not marks:
         return 0
-    return first_unread(read, ids_at(db, conversation, [at for at, _ in read], SEES_ALL))
+    positions = [position for position, _ in marks]
+    return first_unread(marks, ids_at(db, conversation, positions, SEES_ALL))
 
 
 def find(
-    db: sqlite3.Connection, message: str, conversation: str | None, hidden: VisibilityFilter
+    db: sqlite3.Connection, message: str, conversation: str | None, visibility: VisibilityFilter
 ) -> tuple[str, int] | None:
-    """The conversation and the place of a message, looked for in one conversation or in all; None:
-    it is not there.
+    """Return the conversation and the position of a message. None: it is not found.
+
+    Searches one conversation, or all (None), from the end: the index has no index of ids, which
+    would take a third of the size of the texts.
     """
-    # The newest have the highest numbers; an index of all ids would be a third of the texts.
-    where, order, bound = (
-        ("", "num", ())
-        if conversation is None
-        else (f"capsule = {_NUM} AND", "at", (conversation,))
-    )
-    where = f"{where} {hidden.of_messages}"
-    question = (
-        f"SELECT capsule, at FROM messages AS m WHERE id = ? AND {where} ORDER BY {order} "
-        "DESC LIMIT 1"
-    )
-    row = db.execute(question, (message, *bound)).fetchone()
+    visible = visibility.message_condition
+    if conversation is None:
+        row = db.execute(
+            "SELECT capsule, at FROM messages AS m "
+            f"WHERE id = ? AND {visible} ORDER BY num DESC LIMIT 1",
+            (message,),
+        ).fetchone()
+    else:
+        row = db.execute(
+            "SELECT capsule, at FROM messages AS m "
+            f"WHERE id = ? AND capsule = {_CONVERSATION_NUM} AND {visible} "
+            "ORDER BY at DESC LIMIT 1",
+            (message, conversation),
+        ).fetchone()
     if row is None:
         return None
-    id: str = db.execute("SELECT id FROM capsules WHERE num = ?", row[:1]).fetchone()[0]
-    return id, row[1]
+    conversation_num, position = row
+    id: str = db.execute("SELECT id FROM capsules WHERE num = ?", (conversation_num,)).fetchone()[0]
+    return id, position
 
 
 def _condition(
-    db: sqlite3.Connection, wanted: UnreadFilter, conversation: str | None, hidden: VisibilityFilter
+    db: sqlite3.Connection,
+    unread_filter: UnreadFilter,
+    conversation: str | None,
+    visibility: VisibilityFilter,
 ) -> tuple[str, list[Any]]:
-    """What is wanted and not hidden, as a condition about the row `m` of `messages`, and the values
-    bound in it.
+    """Return the condition that an unread row `m` of `messages` meets, and the values bound in it.
+
+    Hidden messages do not meet it.
     """
     conditions = [
-        (
-            "m.at >= ? AND m.time_ms >= ? AND coalesce(m.sender, '') NOT IN (SELECT value FROM "
-            "json_each(?))"
-        )
+        "m.at >= ?",
+        "m.time_ms >= ?",
+        "coalesce(m.sender, '') NOT IN (SELECT value FROM json_each(?))",
     ]
-    first = _first_behind(db, conversation, wanted.read)
-    values: list[Any] = [first, wanted.since_ms, orjson.dumps(wanted.not_by).decode()]
-    if wanted.mentioning:
-        conditions.append(_MENTIONED)
-        values.append(wanted.mentioning)
-    if wanted.part is not None:
-        conditions.append(_IN_PART)
-        values += [wanted.part[1], *wanted.part]
-    for part, read in wanted.covered:
-        conditions.append(f"NOT (m.at < ? AND {_IN_PART})")
-        values += [_first_behind(db, conversation, read), part[1], *part]
-    return " AND ".join([*conditions, hidden.of_messages]), values
+    values: list[Any] = [
+        _first_unread(db, conversation, unread_filter.read_marks),
+        unread_filter.since_ms,
+        orjson.dumps(unread_filter.excluded_senders).decode(),
+    ]
+    if unread_filter.mentioning:
+        conditions.append(_IS_MENTIONED)
+        values.append(unread_filter.mentioning)
+    if unread_filter.part is not None:
+        path, value = unread_filter.part
+        conditions.append(_IS_IN_PART)
+        values += [value, path, value]
+    for (path, value), marks in unread_filter.read_parts:
+        conditions.append(f"NOT (m.at < ? AND {_IS_IN_PART})")
+        values += [_first_unread(db, conversation, marks), value, path, value]
+    conditions.append(visibility.message_condition)
+    return " AND ".join(conditions), values
 
 
 def summarize_unread(
-    db: sqlite3.Connection, conversation: str, wanted: UnreadFilter, hidden: VisibilityFilter
+    db: sqlite3.Connection,
+    conversation: str,
+    unread_filter: UnreadFilter,
+    visibility: VisibilityFilter,
 ) -> UnreadSummary:
-    """How many messages of a conversation are wanted, who wrote them, and the last of them."""
-    condition, values = _condition(db, wanted, conversation, hidden)
+    """Return the number of the unread messages of a conversation, their senders, and the last."""
+    condition, values = _condition(db, unread_filter, conversation, visibility)
     rows = db.execute(
         "SELECT m.sender, count(*), min(m.at), max(m.at) FROM messages AS m INDEXED BY "
-        "messages_in_order"
-        f" WHERE m.capsule = {_NUM} AND {condition} GROUP BY m.sender ORDER BY 3",
+        f"messages_in_order WHERE m.capsule = {_CONVERSATION_NUM} AND {condition} "
+        "GROUP BY m.sender ORDER BY 3",
         (conversation, *values),
     ).fetchall()
     if not rows:
         return UnreadSummary(0)
-    at = max(last for *_, last in rows)
-    question = (
-        "SELECT at, id, coalesce(sender, ''), content, time_ms FROM texts WHERE capsule = "
-        f"{_NUM} AND at = ?"
-    )
-    place, id, sender, content, time_ms = db.execute(question, (conversation, at)).fetchone()
-    last = LastMessage(
-        place, id, sender, content, timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
-    )
-    return UnreadSummary(
-        sum(total for _, total, *_ in rows), tuple(sender or "" for sender, *_ in rows), last
-    )
+    last_position = max(last for *_, last in rows)
+    position, id, sender, content, time_ms = db.execute(
+        "SELECT at, id, coalesce(sender, ''), content, time_ms FROM texts "
+        f"WHERE capsule = {_CONVERSATION_NUM} AND at = ?",
+        (conversation, last_position),
+    ).fetchone()
+    time = timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
+    total = sum(count for _, count, *_ in rows)
+    senders = tuple(row_sender or "" for row_sender, *_ in rows)
+    return UnreadSummary(total, senders, LastMessage(position, id, sender, content, time))
 
 
 def unread_positions(
-    db: sqlite3.Connection, wanted: UnreadFilter, conversation: str | None, hidden: VisibilityFilter
+    db: sqlite3.Connection,
+    unread_filter: UnreadFilter,
+    conversation: str | None,
+    visibility: VisibilityFilter,
 ) -> list[MessagePosition]:
-    """The places of the wanted messages, of one conversation or of all (None), the latest first."""
-    condition, values = _condition(db, wanted, conversation, hidden)
-    where, bound = ("", ()) if conversation is None else ("c.id = ? AND ", (conversation,))
-    question = (
-        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c ON c.num = "
-        "m.capsule"
-        f" WHERE {where}c.gone = 0 AND {condition} ORDER BY m.time_ms DESC, m.num DESC"
+    """Return the unread messages of one conversation or of all (None), the latest first."""
+    condition, values = _condition(db, unread_filter, conversation, visibility)
+    if conversation is not None:
+        condition = f"c.id = ? AND c.gone = 0 AND {condition}"
+        values.insert(0, conversation)
+    else:
+        condition = f"c.gone = 0 AND {condition}"
+    rows = db.execute(
+        "SELECT c.id, m.at, m.id, m.front FROM messages AS m JOIN capsules AS c "
+        f"ON c.num = m.capsule WHERE {condition} ORDER BY m.time_ms DESC, m.num DESC",
+        tuple(values),
     )
-    places = []
-    for id, at, message, front in db.execute(question, (*bound, *values)):
-        places.append(MessagePosition(id, at, message, _FRONT % front))
-    return places
+    positions = []
+    for id, position, message, ids_digest in rows:
+        positions.append(MessagePosition(id, position, message, _IDS_DIGEST % ids_digest))
+    return positions
