@@ -130,9 +130,10 @@ def test_history_is_read_by_topic_and_by_thread(store: Store) -> None:
     assert [mail.content for mail in page.messages] == ["root", "0"]
     for conversation in (None, CHANNEL):
         found = store.queries.messages({"thread": root}, conversation)
-        assert [place.place for place in found] == [0, 2, 3, 4]
+        assert [place.position for place in found] == [0, 2, 3, 4]
         assert [
-            place.place for place in store.queries.messages({"thread": {"$ne": root}}, conversation)
+            place.position
+            for place in store.queries.messages({"thread": {"$ne": root}}, conversation)
         ] == [1, 5]
     assert store.beside(agent="bob").search("root", where={"thread": root}).hits[0].message == root
     page = store.messages.history(

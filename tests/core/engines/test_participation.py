@@ -81,9 +81,11 @@ def test_an_agent_has_the_conversations_that_it_takes_part_in(store: Store) -> N
         ("anna", ""),
         ("bob", LATE),
     ]
-    assert two.last == questions.ids_at("two", [0])[0][1]
+    assert two.ids_digest == questions.ids_at("two", [0])[0][1]
     assert [
-        (mine.archived, mine.last) for mine in questions.participations("anna") if mine.id == "one"
+        (mine.archived, mine.ids_digest)
+        for mine in questions.participations("anna")
+        if mine.id == "one"
     ] == [(True, "")]
 
 
@@ -162,40 +164,40 @@ def test_what_others_said_after_a_place_is_counted(store: Store) -> None:
     def said_after(conversation: str = "plan", **wanted: Any) -> UnreadSummary:
         return questions.summarize_unread(conversation, UnreadFilter(**wanted))
 
-    assert said_after(not_by=("anna",)) == (4, ("bob", "", "carl"), four)
-    assert said_after(read=((0, messages[0]["id"]),), not_by=("bob",)) == (
+    assert said_after(excluded_senders=("anna",)) == (4, ("bob", "", "carl"), four)
+    assert said_after(read_marks=((0, messages[0]["id"]),), excluded_senders=("bob",)) == (
         4,
         ("anna", "", "carl"),
         five,
     )
-    assert said_after(not_by=("anna", "bob"), since_ms=ms_of(LATE)).senders == ("",)
-    assert said_after(not_by=("anna",), since_ms=ms_of(LATE)) == (2, ("", "bob"), four)
+    assert said_after(excluded_senders=("anna", "bob"), since_ms=ms_of(LATE)).senders == ("",)
+    assert said_after(excluded_senders=("anna",), since_ms=ms_of(LATE)) == (2, ("", "bob"), four)
     assert (
-        said_after(read=((4, messages[4]["id"]),), not_by=("anna",))
+        said_after(read_marks=((4, messages[4]["id"]),), excluded_senders=("anna",))
         == (0, (), None)
         == said_after("missing")
     )
     store.append("plan", content="6", from_="dora")
-    found = said_after(read=((4, messages[4]["id"]),), not_by=("anna",))
+    found = said_after(read_marks=((4, messages[4]["id"]),), excluded_senders=("anna",))
     assert (found.total, found.senders) == (1, ("dora",)) and found.last is not None
-    assert (found.last.place, found.last.content) == (6, "6")
+    assert (found.last.position, found.last.content) == (6, "6")
 
 
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
         ({}, "fedcba"),
-        ({"read": ((1, "b"), (0, "a"), (4, "d"))}, "fedc"),
+        ({"read_marks": ((1, "b"), (0, "a"), (4, "d"))}, "fedc"),
         ({"mentioning": "anna"}, "dc"),
         ({"mentioning": "bob"}, "d"),
         ({"part": ("topic", "api")}, "eb"),
         ({"part": ("thread", "a")}, "cba"),
         ({"part": ("thread", "a"), "mentioning": "anna"}, "c"),
         ({"part": ("metadata", "a' OR 1 --")}, ""),
-        ({"covered": ((("topic", "api"), ((3, "d"),)),)}, "fedca"),
+        ({"read_parts": ((("topic", "api"), ((3, "d"),)),)}, "fedca"),
         (
             {
-                "covered": (
+                "read_parts": (
                     (("topic", "api"), ((4, "e"),)),
                     (("thread", "a"), ((1, "b"), (2, "gone"))),
                 )
@@ -225,7 +227,7 @@ def test_mentions_and_parts_are_found_behind_a_place(
     behind = UnreadFilter(**wanted)
     assert "".join(each.message for each in store.queries.unread_positions(behind, "plan")) == found
     assert store.queries.summarize_unread("plan", behind).total == len(found)
-    if wanted.keys() & {"read", "covered"}:
+    if wanted.keys() & {"read", "read_parts"}:
         return  # What was read is of one conversation.
     everywhere = [
         each.message

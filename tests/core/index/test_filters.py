@@ -132,7 +132,7 @@ def test_each_operator_finds_the_messages_that_fit(
 ) -> None:
     assert places(store, where) == expected
     for conversation in (None, *store.ids()):
-        assert [place.place for place in store.queries.messages(where, conversation)] == expected
+        assert [place.position for place in store.queries.messages(where, conversation)] == expected
     assert [place for place, entry in enumerate(FIELDS) if fits(entry, where)] == expected
 
 
@@ -255,7 +255,7 @@ def test_a_filter_finds_what_a_look_at_each_message_finds(
             store.append_entries(id, entries(fields))
         expected = [place for place, entry in enumerate(fields) if fits(entry, where)]
         assert places(store, where) == expected
-        assert [place.place for place in store.queries.messages(where, id)] == expected
+        assert [place.position for place in store.queries.messages(where, id)] == expected
 
 
 # -- What is refused -------------------------------------------------------------------------------

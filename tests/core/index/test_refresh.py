@@ -427,7 +427,7 @@ def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    real = IndexWriter._fronts
+    real = IndexWriter._ids_digests
 
     def traced(self: IndexWriter, capsule: int, at: int, ids: list[str]) -> list[int]:
         self._db.set_trace_callback(asked.append)
@@ -436,7 +436,7 @@ def test_a_first_indexing_looks_for_nothing_in_front_of_a_first_message(
         finally:
             self._db.set_trace_callback(None)
 
-    monkeypatch.setattr(IndexWriter, "_fronts", traced)
+    monkeypatch.setattr(IndexWriter, "_ids_digests", traced)
     with Store.in_memory() as store:
         id = store.create(messages=[{"role": "user", "content": "one"}]).id
         store.reindex()
