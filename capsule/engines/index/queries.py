@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
     from capsule.engines.index.search.search import SearchPage
-    from capsule.engines.index.tables.facts import FilterMatcher
+    from capsule.engines.index.tables.filters import FilterMatcher
     from capsule.engines.interface import Engine
     from capsule.engines.queries import (
         Facets,
@@ -111,7 +111,9 @@ def last_valid_version(
             f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})",
             (num,),
         )
-        with_facts = order_message(entry | {path: value for path, value in facts if path in FIELDS})
+        with_facts = order_message(
+            entry | {path: value for path, value in filters if path in FIELDS}
+        )
         indexed = messages_of([with_facts], [lines_of(with_facts)])
         if indexed is not None and indexed[0].digest == digest:
             history.append(with_facts)
@@ -259,12 +261,12 @@ class IndexQueries:
     def _search_classes(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
         """Return the classes that search the tables of this index and match filters in them."""
         from capsule.engines.index.search.search import SearchPage
-        from capsule.engines.index.tables.facts import FilterMatcher
+        from capsule.engines.index.tables.filters import FilterMatcher
 
         return SearchPage, FilterMatcher
 
     def messages(self, where: object, conversation: str | None = None) -> list[MessagePosition]:
-        from capsule.engines.index.tables.facts import messages_with
+        from capsule.engines.index.tables.filters import messages_with
         from capsule.format.filters import parse
 
         filter = parse(where)
@@ -275,10 +277,11 @@ class IndexQueries:
         )
 
     def values(self, path: str, conversation: str) -> list[FieldValue]:
-        from capsule.engines.index.tables import facts
+        from capsule.engines.index.tables import filters
 
         return self._index.query(
-            self._asker, lambda db, visibility: facts.values_of(db, path, conversation, visibility)
+            self._asker,
+            lambda db, visibility: filters.values_of(db, path, conversation, visibility),
         )
 
     def stats(self, progress: Progress | None = None) -> Stats:

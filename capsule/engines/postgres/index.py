@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.database import Progress
     from capsule.engines.index.search.search import SearchPage
-    from capsule.engines.index.tables.facts import FilterMatcher
+    from capsule.engines.index.tables.filters import FilterMatcher
     from capsule.engines.postgres.feed import Feed
     from capsule.engines.queries import FieldValue
     from capsule.rules.policy import Viewer

@@ -20,7 +20,7 @@ from capsule.engines.index.parsing import tools_of
 from capsule.engines.index.search import search
 from capsule.engines.index.search.query import Phrase
 from capsule.engines.index.search.search import TITLE_WEIGHTS, Corpus, Match, SearchPage, corpus_of
-from capsule.engines.index.tables.facts import FilterMatcher, compared
+from capsule.engines.index.tables.filters import FilterMatcher, compared
 from capsule.engines.index.visibility import VisibilityFilter
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.rows import LONGEST_WORD

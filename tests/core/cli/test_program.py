@@ -357,7 +357,7 @@ OF_SOME_WRITES = {
 OF_SOME_WRITES |= {"capsule.store.change.head_changes", "capsule.store.creation"}
 #: Modules for messages that the index does not know yet, and for questions about them.
 OF_NEW_MESSAGES = {
-    "capsule.engines.index.tables.facts",
+    "capsule.engines.index.tables.filters",
     "capsule.engines.index.parsing",
     "capsule.engines.index.tables.rows",
 }

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
-from capsule.engines.index.tables import facts
+from capsule.engines.index.tables import filters
 from capsule.engines.index.visibility import SEES_ALL
 from capsule.format.facts import LONGEST_TEXT, facts_of
 from capsule.format.filters import MAX_CONDITIONS, MAX_DEPTH, parse
@@ -183,7 +183,7 @@ def test_nothing_that_a_caller_gives_becomes_sql(store: Store, where: dict[str, 
 
     def ask(db: Any) -> None:
         statements.append(
-            facts.FilterMatcher(cast(Any, Recording(db)), SEES_ALL).condition(parse(where))[0]
+            filters.FilterMatcher(cast(Any, Recording(db)), SEES_ALL).condition(parse(where))[0]
         )
 
     asked(store, ask)
@@ -353,7 +353,7 @@ def test_a_pattern_that_would_run_away_in_python_is_answered(pattern: str) -> No
 def test_patterns_are_stopped_when_their_time_is_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(facts, "_MATCHED_S", 0.0)
+    monkeypatch.setattr(filters, "_MATCHED_S", 0.0)
     for operator in ("$regex", "$text"):
         with pytest.raises(InvalidInput, match="takes longer"):
             places(store, {"topic": {operator: "api"}})

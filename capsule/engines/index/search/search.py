@@ -38,7 +38,7 @@ import orjson
 from capsule import timestamps
 from capsule.engines.index.page_cursor import PageCursor
 from capsule.engines.index.search.query import ParsedQuery, Phrase, composed, fold, parse, tokens
-from capsule.engines.index.tables.facts import FilterMatcher
+from capsule.engines.index.tables.filters import FilterMatcher
 from capsule.engines.index.visibility import VisibilityFilter
 from capsule.engines.queries import Found, Hit, SearchRequest, Snippet
 from capsule.errors import InvalidInput
