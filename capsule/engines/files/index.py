@@ -26,7 +26,7 @@ from capsule.errors import CapsuleError
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
     from capsule.engines.index.parsing import ConversationRow, IndexUpdate
-    from capsule.engines.index.tables.rows import IndexWriter
+    from capsule.engines.index.tables.writer import IndexWriter
 
 
 #: Files taken in within one transaction, for which other processes wait.
@@ -177,7 +177,7 @@ class FilesIndex(Index):
         whole: bool,
     ) -> None:
         """Bring the rows of these files up to date."""
-        from capsule.engines.index.tables.rows import IndexWriter
+        from capsule.engines.index.tables.writer import IndexWriter
 
         if None in touched.values():
             self._await_the_missing(touched)
@@ -333,7 +333,7 @@ class FilesIndex(Index):
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
         """Fill an empty index with all there is."""
-        from capsule.engines.index.tables.rows import IndexWriter
+        from capsule.engines.index.tables.writer import IndexWriter
 
         started_ns = time.time_ns()
         # Messages are numbered as they come, and a search ranks the newest numbers: what changed

@@ -14,7 +14,7 @@ from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
 from capsule.engines.index.parsing import IndexedVersion, IndexUpdate, parse_file
 from capsule.engines.index.tables import journal
-from capsule.engines.index.tables.rows import IndexWriter
+from capsule.engines.index.tables.writer import IndexWriter
 from capsule.engines.interface import CONVERSATIONS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import orjson
 from capsule.engines.index.parsing import ConversationRow
 from capsule.engines.index.search.query import fold
 from capsule.engines.index.search.words import Title
-from capsule.engines.index.tables.rows import IndexWriter, NumberedMessage
+from capsule.engines.index.tables.writer import IndexWriter, NumberedMessage
 from capsule.engines.postgres.tables import IndexTables
 from capsule.format.documents.head import Head
 from capsule.format.facts import BOOL, IN_LIST, NULL, TEXT

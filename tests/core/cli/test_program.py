@@ -359,7 +359,7 @@ OF_SOME_WRITES |= {"capsule.store.change.head_changes", "capsule.store.creation"
 OF_NEW_MESSAGES = {
     "capsule.engines.index.tables.filters",
     "capsule.engines.index.parsing",
-    "capsule.engines.index.tables.rows",
+    "capsule.engines.index.tables.writer",
 }
 OF_NEW_MESSAGES |= {"capsule.format.facts", "capsule.format.filters"}
 

@@ -170,7 +170,7 @@ def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(
             def step(done, total):
                 if done * 8 >= total * int(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)
             if int(sys.argv[2]) % 2:  # Within a transaction.
-                from capsule.engines.index.tables.rows import Rows
+                from capsule.engines.index.tables.writer import Rows
                 left = [7 * int(sys.argv[2])]
                 def mortal(method):
                     def call(*args, **kwargs):

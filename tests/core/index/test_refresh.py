@@ -13,7 +13,7 @@ import pytest
 
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.index.tables.rows import IndexWriter
+from capsule.engines.index.tables.writer import IndexWriter
 from capsule.engines.read_marks import UnreadFilter
 from capsule.format.json import codec
 from tests.core.index.state import asked, index_of, state, state_of_the_files

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from capsule import InvalidInput, Store
 from capsule.engines.index.search import search as search_module
 from capsule.engines.index.search.query import composed, is_continuous, tokens
-from capsule.engines.index.tables import rows
+from capsule.engines.index.tables import writer
 
 #: Several languages, with and without spaces; what a person looks for in them.
 CORPUS = (
@@ -79,7 +79,7 @@ def test_an_index_that_is_built_at_once_finds_what_one_finds_that_grew(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        rows, "_BATCH_BYTES", 5000
+        writer, "_BATCH_BYTES", 5000
     )  # Several conversations together, and several times.
     for number, text in enumerate(CORPUS):
         calls = [{"id": "1", "name": "run", "arguments": {"text": CORPUS[~number]}}]
