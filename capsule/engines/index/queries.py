@@ -111,9 +111,7 @@ def last_valid_version(
             f"SELECT path, value FROM facts WHERE message = ? AND type IN ({NUMBER}, {TEXT})",
             (num,),
         )
-        with_facts = order_message(
-            entry | {path: value for path, value in filters if path in FIELDS}
-        )
+        with_facts = order_message(entry | {path: value for path, value in facts if path in FIELDS})
         indexed = messages_of([with_facts], [lines_of(with_facts)])
         if indexed is not None and indexed[0].digest == digest:
             history.append(with_facts)

@@ -65,7 +65,7 @@ class PostgresSearchPage(SearchPage):
             return super()._message_matches()
         conditions, values = self._conditions()
         fit, asked = self._fit()
-        matches, found = self._match("w", self._words)
+        matches, found = self._match("w", self._match_expression)
         order, most = "w.num DESC", search.WINDOW + 1
         if self._ranks_all:
             order, most = (
@@ -155,7 +155,7 @@ class PostgresSearchPage(SearchPage):
             "SELECT c.updated_ms, c.num, c.title, c.tags FROM names AS n JOIN capsules AS c ON "
             "c.num = n.num"
             f" WHERE n.vector @@ ?::tsquery AND {conditions} ORDER BY c.num DESC{most}",
-            (_asked(self._words), *values),
+            (_asked(self._match_expression), *values),
         ).fetchall()
         if not rows:
             return []

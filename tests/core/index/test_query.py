@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capsule.engines.index.search import words
 from capsule.engines.index.search.query import (
-    MOST_WORDS,
+    MAX_WORDS,
     Phrase,
     composed,
     count,
@@ -101,16 +101,16 @@ def test_a_text_without_words_is_looked_for_as_it_is() -> None:
 def test_words_behind_the_first_many_are_passed_over() -> None:
     many = " ".join(f"word{number}" for number in range(10_000))
     phrases = parse(many).phrases
-    assert len(phrases) == MOST_WORDS
+    assert len(phrases) == MAX_WORDS
     assert phrases[0] == Phrase(("word0",))
     few = " ".join(f"word{number}" for number in range(1000))
     assert parse(f'"{few}"').phrases == (
-        Phrase(tuple(f"word{number}" for number in range(MOST_WORDS))),
+        Phrase(tuple(f"word{number}" for number in range(MAX_WORDS))),
     )
 
 
 def test_an_operator_whose_words_were_skipped_is_no_word() -> None:
-    many = " ".join(f"word{number}" for number in range(MOST_WORDS))
+    many = " ".join(f"word{number}" for number in range(MAX_WORDS))
     assert parse(f"{many} NOT (one OR two)").match == parse(many).match
 
 

@@ -1,17 +1,18 @@
 """Parse a search query, and fold texts and queries in the same way.
 
-Folding removes case and accents, and puts a space wherever a word ends. What must stay true:
+Folding (`fold`, `tokens`) removes case and accents, and puts a space wherever a word ends. The
+tokenizer is FTS5's `ascii`: ASCII letters and digits and everything beyond ASCII are parts of
+words. Characters of scripts that put no spaces between words, and symbols, become words of their
+own (docs/search.md, "How words are indexed", gives the reason). What must stay true:
 
 - A query is folded as texts are, so that a text's own words find it.
-- Each character of a composed text is folded by itself, so a position in the folded text has its
+- Each character of a composed text is folded by itself, so each position in the folded text has its
   position in the original.
 - An ASCII text stays as it is, because the tokenizer folds its case.
 
-The tokenizer is FTS5's `ascii`: ASCII letters and digits and everything beyond ASCII are parts of
-words. Characters of scripts that put no spaces between words, and symbols, become words of their
-own (docs/search.md, "How words are indexed", gives the reason).
-
-Parsing turns what a person types into an expression of FTS5. What must stay true:
+Parsing (`parse`) turns what a person types into an expression of FTS5: `_items` splits it into
+phrases, operators and parentheses, and `_expression` joins these to a valid expression. What must
+stay true:
 
 - Every text is a query, and none is an error. What is no syntax is words.
 - A part that is skipped (it has no words, or comes after too many) makes a query find more, so a
@@ -20,8 +21,8 @@ Parsing turns what a person types into an expression of FTS5. What must stay tru
     words            all of them, in any order            plan budget
     "a phrase"       these words in a row                 "the plan"
     begin*           words with this beginning            bud*
-    AND OR NOT       in capitals, with something on       plan NOT (draft OR old)
-    ( )              both sides; NOT takes away
+    AND OR NOT       in capitals, with an operand on      plan NOT (draft OR old)
+    ( )              both sides; NOT excludes
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from math import comb
+from typing import Literal
 
 #: First and last characters of the scripts that put no spaces between words, and of Korean, whose
 #: words carry their particles. Only what is a letter, a number or a mark is meant.
@@ -59,39 +61,38 @@ _STARTS = [first for first, _ in _CONTINUOUS]
 
 #: Half-width kana with a voice mark: two characters that no composed form joins.
 _VOICED = "[\uff66-\uff9d][\uff9e\uff9f]"
-#: Drawn, not said: boxes, blocks, Braille spinners, and what stands for a character that was lost.
+#: Drawings without words: boxes, blocks, Braille spinners, and the replacement of a lost character.
 _DRAWN = "[\u2500-\u259f\u2800-\u28ff\ufffd]"
 _WORD = "[0-9A-Za-z]+"
-_TATWEEL, _ZERO_WIDTH_SPACE = "\u0640", "\u200b"
+_TATWEEL = "\u0640"
+_ZERO_WIDTH_SPACE = "\u200b"
 
 
 @cache
-def _runs() -> re.Pattern[str]:
-    """Compiled when it is first used, as a list is to start fast."""
-    return re.compile(
-        "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS) + "]+"
-    )
+def _continuous_runs() -> re.Pattern[str]:
+    """Return the pattern of runs of these characters, compiled at first use: a list starts fast."""
+    ranges = (f"{chr(first)}-{chr(last)}" for first, last in _CONTINUOUS)
+    return re.compile("[" + "".join(ranges) + "]+")
 
 
 def is_continuous(character: str) -> bool:
-    """Whether a character is of a script that puts no spaces between words."""
+    """Return whether a character is of a script that puts no spaces between words."""
     code = ord(character)
-    at = bisect_right(_STARTS, code) - 1
-    return at >= 0 and code <= _CONTINUOUS[at][1]
+    index = bisect_right(_STARTS, code) - 1
+    return index >= 0 and code <= _CONTINUOUS[index][1]
 
 
 class _FoldTable(dict[int, str]):
-    """What each character becomes; made when it is first met, as there are a million of them."""
+    """The folded form of each character. An entry is made when the character is first met."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
         if is_continuous(character):
             parts = unicodedata.normalize("NFKC", character)
         else:
-            parts = unicodedata.normalize(
-                "NFKD", unicodedata.normalize("NFKD", character).casefold()
-            )
-        folded = "".join(map(_folded, parts))
+            decomposed = unicodedata.normalize("NFKD", character).casefold()
+            parts = unicodedata.normalize("NFKD", decomposed)
+        folded = "".join(map(_fold_part, parts))
         if " " in folded:
             # A character that is several words, like ½, is no part of another one.
             folded = f" {folded} "
@@ -99,45 +100,46 @@ class _FoldTable(dict[int, str]):
         return folded
 
 
-def _folded(character: str) -> str:
-    """What one character of a decomposed text becomes: itself, itself as a word of its own, a
-    space, or nothing.
+def _fold_part(character: str) -> str:
+    """Fold one character of a decomposed text.
+
+    Returns: the character, the character as a word of its own, a space, or nothing.
     """
     if character < "\x80":
         return character.lower() if character.isalnum() else " "
-    alone = f" {character} "
-    kind = unicodedata.category(character)
-    if kind[0] == "M":
-        # Accents, and the vowel points that Arabic and Hebrew mostly leave out; not vowels and
-        # voicing.
-        place = unicodedata.combining(character)
-        if (
-            place == 1
-            or 10 <= place <= 36
-            or place >= 200
-            or kind == "Me"
-            or "\ufe00" <= character <= "\ufe0f"
-        ):
+    as_word = f" {character} "
+    category = unicodedata.category(character)
+    if category[0] == "M":
+        if _is_removed_mark(character, category):
             return ""
-        if character >= "\U000e0100":
-            return ""  # A variant of the character before it.
-        return alone if is_continuous(character) else character
-    if kind == "Cf":
+        return as_word if is_continuous(character) else character
+    if category == "Cf":
         return " " if character == _ZERO_WIDTH_SPACE else ""
-    if kind[0] in "ZP" or kind in ("Cc", "Cs") or re.match(_DRAWN, character):
+    if category[0] in "ZP" or category in ("Cc", "Cs") or re.match(_DRAWN, character):
         return " "
-    if kind == "Nd":
+    if category == "Nd":
         return str(unicodedata.decimal(character))
-    if kind[0] in "LN" and not is_continuous(character):
+    if category[0] in "LN" and not is_continuous(character):
         return "" if character == _TATWEEL else character
-    return alone
+    return as_word
+
+
+def _is_removed_mark(character: str, category: str) -> bool:
+    """Return whether a mark is an accent, a vowel point or a variant of the character before it.
+
+    Arabic and Hebrew mostly leave vowel points out. Other vowels and voice marks stay.
+    """
+    if category == "Me" or character >= "\U000e0100" or "\ufe00" <= character <= "\ufe0f":
+        return True
+    combining_class = unicodedata.combining(character)
+    return combining_class == 1 or 10 <= combining_class <= 36 or combining_class >= 200
 
 
 _FOLDS = _FoldTable()
 
 
 def composed(text: str) -> str:
-    """`text` with each letter as one character where Unicode has one for it. It looks the same."""
+    """Return a text with each letter as one character where Unicode has one. It looks the same."""
     if text.isascii():
         return text
     if "\uff9e" in text or "\uff9f" in text:
@@ -146,40 +148,45 @@ def composed(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """`text` as the index takes it. Costs nothing for ASCII; else about 20 ns a byte."""
+    """Return a text folded for the index. Cost: nothing for ASCII, else about 20 ns a byte."""
     return text if text.isascii() else composed(text).translate(_FOLDS)
 
 
+#: For each byte: a space, or `x` for all others.
 _SPACES = bytes(ord(" ") if chr(code).isspace() else ord("x") for code in range(256))
 
 
 def count(text: str) -> int:
-    """How many words a text has: what stands between spaces; a character of a script without them
-    is one.
+    """Return the number of words of a text, which are separated by spaces.
+
+    A character of a script without spaces is one word.
     """
     if text.isascii():
         # As len(text.split()), at half the cost: every message that is indexed is counted.
         flat = text.encode().translate(_SPACES)
         return flat.count(b" x") + (flat[:1] == b"x")
-    between = _runs().split(text)
-    return len(text) - sum(map(len, between)) + len(" ".join(between).split())
+    other_texts = _continuous_runs().split(text)
+    continuous_characters = len(text) - sum(map(len, other_texts))
+    return continuous_characters + len(" ".join(other_texts).split())
 
 
-#: A word of a text, folded, and where it stands in the original: the first character, and the one
-#: behind the last.
+#: A folded word of a text, and its place in the original: the index of its first character, and the
+#: one after its last.
 Token = tuple[str, int, int]
 
 
 def tokens(text: str) -> list[Token]:
-    """The words of a composed text as the index has them, with their places in it."""
+    """Return the folded words of a composed text, with their places in it."""
     if text.isascii():
         return [
             (match.group().lower(), match.start(), match.end())
             for match in re.finditer(_WORD, text)
         ]
     words: list[Token] = []
-    word, start, end = "", 0, 0
-    for at, unit in enumerate(text):
+    word = ""
+    start = 0
+    end = 0
+    for index, unit in enumerate(text):
         folded = _FOLDS[ord(unit)]
         for character in folded:
             if character == " ":
@@ -187,23 +194,30 @@ def tokens(text: str) -> list[Token]:
                     words.append((word, start, end))
                 word = ""
             else:
-                start, word, end = start if word else at, word + character, at + 1
-        if word and not folded:
-            end = at + 1  # An accent belongs to its letter.
-        elif not word and not folded and words and words[-1][2] == at:
-            words[-1] = (words[-1][0], words[-1][1], at + 1)
+                if not word:
+                    start = index
+                word += character
+                end = index + 1
+        if folded:
+            continue
+        # The character is an accent: it belongs to the word before it.
+        if word:
+            end = index + 1
+        elif words and words[-1][2] == index:
+            last_word, last_start, _ = words[-1]
+            words[-1] = (last_word, last_start, index + 1)
     if word:
         words.append((word, start, end))
     return words
 
 
-#: The first so many words of a query count; one that goes on finds what has these.
-MOST_WORDS = 64
-_MOST_CHARACTERS = 50_000
-_DEEPEST = 16
-#: The most choices of some words among all that FTS5 is asked for at once: each is a condition of
-#: its own.
-_MOST_CHOICES = 100
+#: The number of words of a query that count. Further words are ignored.
+MAX_WORDS = 64
+_MAX_CHARACTERS = 50_000
+#: Parentheses that are nested deeper are ignored.
+_MAX_DEPTH = 16
+#: The largest number of combinations of words in one expression of FTS5.
+_MAX_COMBINATIONS = 100
 
 _CHUNK = re.compile(r'\s+|"[^"]*"\**|(?:[^\s"]|"(?![^"]*"))+')
 _OPERATORS = ("AND", "OR", "NOT")
@@ -214,28 +228,29 @@ class Phrase:
     """Words in a row.
 
     Attributes:
-        words: Folded.
-        prefix: Whether the last one is the beginning of a word.
+        words: The folded words.
+        prefix: Whether the last one is only the beginning of a word.
     """
 
     words: tuple[str, ...]
     prefix: bool = False
 
     def __str__(self) -> str:
-        return f'"{" ".join(self.words)}"' + ("*" if self.prefix else "")
+        """Return the phrase as an expression of FTS5."""
+        expression = f'"{" ".join(self.words)}"'
+        return expression + "*" if self.prefix else expression
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query that was understood.
+    """A parsed query.
 
     Attributes:
-        match: What FTS5 is asked; empty when the text has no words.
-        phrases: What a message that is found may hold, to be marked in it; not what is behind a
-            NOT.
-        literal: The text, when it has no words: it is looked for as it is.
-        parts: What FTS5 is asked for each phrase, when all of several are wanted and nothing else
-            is said.
+        match: The expression of FTS5. Empty: the text has no words.
+        phrases: The phrases that a hit can have, to be marked in it: not those after a NOT.
+        literal: The text if it has no words. It is looked for as it is.
+        parts: The expressions of the phrases, if the query is two or more phrases without
+            operators.
     """
 
     match: str
@@ -243,24 +258,30 @@ class ParsedQuery:
     literal: str = ""
     parts: tuple[str, ...] = ()
 
-    def having(self, count: int) -> str:
-        """What FTS5 is asked for texts that have so many of the parts."""
-        return " OR ".join(f"({' AND '.join(some)})" for some in combinations(self.parts, count))
+    def match_at_least(self, count: int) -> str:
+        """Return the expression of FTS5 for texts that have so many of the parts."""
+        combined = combinations(self.parts, count)
+        return " OR ".join(f"({' AND '.join(parts)})" for parts in combined)
 
-    def weaker(self) -> list[int]:
-        """How many of the parts a text may have instead of all: most first, as far as that can be
-        asked.
+    def relaxed_part_counts(self) -> list[int]:
+        """Return the numbers of parts that a text may have instead of all, the largest first.
+
+        Numbers with too many combinations for one expression are left out.
         """
-        many = len(self.parts)
-        return [count for count in range(many - 1, 0, -1) if comb(many, count) <= _MOST_CHOICES]
+        total = len(self.parts)
+        counts = []
+        for part_count in range(total - 1, 0, -1):
+            if comb(total, part_count) <= _MAX_COMBINATIONS:
+                counts.append(part_count)
+        return counts
 
 
 def parse(text: str) -> ParsedQuery:
-    """Understand a text as a query. Never raises for a text."""
+    """Parse a query. It raises for no text."""
     beginning = text
-    if len(text) > _MOST_CHARACTERS:
-        beginning = text[:_MOST_CHARACTERS]
-        if not text[_MOST_CHARACTERS].isspace():
+    if len(text) > _MAX_CHARACTERS:
+        beginning = text[:_MAX_CHARACTERS]
+        if not text[_MAX_CHARACTERS].isspace():
             beginning = beginning.rsplit(None, 1)[0]  # It was cut within a word.
     items = _items(composed(beginning))
     if not items:
@@ -278,97 +299,139 @@ _Item = Phrase | str
 
 
 def _items(text: str) -> list[_Item]:
-    """The parts of a text, without those that have no words."""
+    """Split a text into phrases, operators and parentheses, without parts that have no words."""
     items: list[_Item] = []
-    left = MOST_WORDS
+    remaining = MAX_WORDS
+    parsed_end = 0
     for match in _CHUNK.finditer(text):
-        chunk = match.group()
-        if chunk.isspace():
+        parsed_end = match.end()
+        if match.group().isspace():
             continue
-        closing = ""
-        if chunk[0] != '"':
-            inner = chunk.lstrip("(")
-            items.extend("(" * (len(chunk) - len(inner)))
-            chunk = inner.rstrip(")")
-            # A parenthesis that is opened within the chunk is closed within it: f(x)
-            closing = ")" * (len(inner) - len(chunk) - chunk.count("("))
+        opening, chunk, closing = _without_parentheses(match.group())
+        items += opening
         if chunk in _OPERATORS:
             items.append(chunk)
-        elif words := tuple(word for word, _, _ in tokens(chunk)):
-            if len(words) > left:
-                if left == MOST_WORDS:
-                    items.append(Phrase(words[:left]))
+        else:
+            words = tuple(word for word, _, _ in tokens(chunk))
+            if len(words) > remaining:
+                if remaining == MAX_WORDS:
+                    items.append(Phrase(words[:remaining]))
                 break
-            items.append(Phrase(words, chunk.endswith("*") and not _ends_apart(chunk)))
-            left -= len(words)
-        items.extend(closing)
+            if words:
+                is_prefix = chunk.endswith("*") and not _ends_without_word(chunk)
+                items.append(Phrase(words, is_prefix))
+                remaining -= len(words)
+        items += closing
     if not any(isinstance(item, Phrase) for item in items):
-        return [Phrase((item.lower(),)) for item in items if item in _OPERATORS]
-    while left < MOST_WORDS and not isinstance(items[-1], Phrase) and match.end() < len(text):
-        items.pop()  # What was to follow it was cut off.
+        # Only operators: they are words.
+        return [Phrase((str(item).lower(),)) for item in items if item in _OPERATORS]
+    is_cut = remaining < MAX_WORDS and parsed_end < len(text)
+    while is_cut and not isinstance(items[-1], Phrase):
+        items.pop()  # Its operand was cut off.
     return _balanced(items) if "(" in items or ")" in items else items
 
 
-def _ends_apart(chunk: str) -> bool:
-    """Whether something else than a word stands before the asterisks that end a chunk: nothing can
-    begin so.
+def _without_parentheses(chunk: str) -> tuple[str, str, str]:
+    """Split the parentheses off a chunk: those before it, the chunk, those after it.
+
+    A parenthesis that is opened within the chunk is closed within it, as in f(x).
     """
+    if chunk[0] == '"':
+        return "", chunk, ""
+    inner = chunk.lstrip("(")
+    bare = inner.rstrip(")")
+    opening = "(" * (len(chunk) - len(inner))
+    closing = ")" * (len(inner) - len(bare) - bare.count("("))
+    return opening, bare, closing
+
+
+def _ends_without_word(chunk: str) -> bool:
+    """Return whether no word comes directly before the asterisks at the end of a chunk."""
     bare = chunk.rstrip("*").removesuffix('"')
     words = tokens(bare)
     return not words or words[-1][2] != len(bare)
 
 
 def _balanced(items: list[_Item]) -> list[_Item]:
-    """Without the parentheses that have no counterpart, stand around nothing, or lie too deep."""
-    drop: set[int] = set()
-    opened: list[tuple[int, int]] = []
-    phrases = 0
-    for at, item in enumerate(items):
-        phrases += isinstance(item, Phrase)
+    """Remove parentheses without a counterpart, those around nothing, and those too deep."""
+    removed: set[int] = set()
+    #: For each open parenthesis: its index, and the number of phrases before it.
+    open_parentheses: list[tuple[int, int]] = []
+    phrase_count = 0
+    for index, item in enumerate(items):
+        phrase_count += isinstance(item, Phrase)
         if item == "(":
-            opened.append((at, phrases))
+            open_parentheses.append((index, phrase_count))
         elif item == ")":
-            if not opened:
-                drop.add(at)
+            if not open_parentheses:
+                removed.add(index)
                 continue
-            start, before = opened.pop()
-            if len(opened) >= _DEEPEST or phrases == before:
-                drop.update((start, at))
-    drop.update(at for at, _ in opened)
-    return [item for at, item in enumerate(items) if at not in drop]
+            start, phrases_before = open_parentheses.pop()
+            if len(open_parentheses) >= _MAX_DEPTH or phrase_count == phrases_before:
+                removed.update((start, index))
+    removed.update(index for index, _ in open_parentheses)
+    return [item for index, item in enumerate(items) if index not in removed]
 
 
 def _expression(items: list[_Item]) -> tuple[str, list[Phrase]]:
-    """What FTS5 is asked, and the phrases that are not behind a NOT. An operator that lacks a side
-    is a word.
+    """Return the expression of FTS5, and the phrases that are not after a NOT.
 
-    FTS5 binds NOT more tightly than AND, and that more tightly than OR.
+    An operator that lacks an operand becomes a word. FTS5 binds NOT more tightly than AND, and AND
+    more tightly than OR.
     """
-    said: list[str] = []
+    terms: list[str] = []
     phrases: list[Phrase] = []
-    opened: list[bool] = []
-    wanted, is_complete = True, False
-    for at, item in enumerate(items):
+    #: For each open parenthesis: whether phrases after its end are looked for.
+    outer_is_positive: list[bool] = []
+    is_positive = True
+    #: Whether the expression could end here.
+    is_complete = False
+    for index, item in enumerate(items):
+        operand = item
         if item in _OPERATORS:
-            following = [*items[at + 1 : at + 3], ")", ")"]
-            is_operand = [isinstance(part, Phrase) or part == "(" for part in following]
-            if is_complete and item == "AND" and following[0] == "NOT" and is_operand[1]:
+            role = _operator_role(items, index, is_complete=is_complete)
+            if role == "redundant":
                 continue
-            if is_complete and (is_operand[0] or (item == "OR" and following[0] == "NOT")):
-                said.append(str(item))
+            if role == "operator":
+                terms.append(str(item))
                 is_complete = False
                 continue
-            item = Phrase((str(item).lower(),))
-        if item == ")":
-            wanted = opened.pop()
+            operand = Phrase((str(item).lower(),))
+        if operand == ")":
+            is_positive = outer_is_positive.pop()
         else:
-            said += ["AND"] if is_complete else []
-            is_wanted = wanted and said[-1:] != ["NOT"]
-            if isinstance(item, Phrase):
-                phrases += [item] if is_wanted else []
-            else:
-                opened.append(wanted)
-                wanted = is_wanted
-        said.append(str(item))
-        is_complete = item != "("
-    return " ".join(said), phrases
+            if is_complete:
+                terms.append("AND")
+            term_is_positive = is_positive and terms[-1:] != ["NOT"]
+            if not isinstance(operand, Phrase):
+                outer_is_positive.append(is_positive)
+                is_positive = term_is_positive
+            elif term_is_positive:
+                phrases.append(operand)
+        terms.append(str(operand))
+        is_complete = operand != "("
+    return " ".join(terms), phrases
+
+
+def _operator_role(
+    items: list[_Item], index: int, *, is_complete: bool
+) -> Literal["operator", "redundant", "word"]:
+    """Return whether an item AND, OR or NOT is an operator, the AND of AND NOT, or a word.
+
+    Args:
+        items: All items.
+        index: The index of the item.
+        is_complete: Whether there is an operand before it.
+    """
+    if not is_complete:
+        return "word"
+    item = items[index]
+    following = [*items[index + 1 : index + 3], ")", ")"]
+    first_is_operand, second_is_operand, *_ = [
+        isinstance(part, Phrase) or part == "(" for part in following
+    ]
+    if item == "AND" and following[0] == "NOT" and second_is_operand:
+        return "redundant"
+    if first_is_operand or (item == "OR" and following[0] == "NOT"):
+        return "operator"
+    return "word"

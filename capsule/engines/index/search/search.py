@@ -1,23 +1,25 @@
 """Search the index: match a query, filter and rank the matches, and cut a snippet of each hit.
 
+`search` makes one `SearchPage`. It asks FTS5 for the newest matches, computes for each how well it
+fits (bm25) and weighs that with its age, sorts the scores, and reads the rows of the hits for one
+page. If no message has all words of the query, `search` tries again with fewer words.
+
+Ranking (docs/search.md has the formula) costs a microsecond or two for a match, and for an agent
+about thirty. So only the newest `WINDOW` matches are ranked, in the order of their row numbers.
+When they are all returned, the next page ranks the next ones. Only the owner's profile `exact`
+ranks all.
+
 What must stay true:
 
 - A hit is a message or a conversation that the index has within one transaction. Filters apply
   before anything is cut off.
 - No text makes SQLite raise: its errors count as damage of the index.
 - The same texts, query and time give the same order. Of two equal scores the newer hit comes first.
-- A score depends only on texts that the asker may read, so it tells an agent nothing of what others
-  write. FTS5's own bm25 would measure among all texts; `corpus_of` and `measured` compute it among
-  some.
-- A snippet is one line of at most `width` characters, with an ellipsis on each side where something
-  was left out. The marks are on words of the query as the index understands them. Neither the
-  snippet nor a mark ends inside of a character as it is drawn on a screen. FTS5's own `snippet`
-  needs the text in the index, which has none.
-
-Ranking (docs/search.md has the formula) costs a microsecond or two for a match, and for an agent
-about thirty. So only the newest `WINDOW` matches are ranked, in the order in which they came into
-the index. When they are used up, the next page ranks the next ones. Only the owner's profile
-`exact` ranks all.
+- A score depends only on texts that the asker may read, so it reveals nothing of others' texts.
+  FTS5's own bm25 measures among all texts. `corpus_of` and `bm25_sql` compute it among some.
+- A snippet is one line of at most `width` characters, with an ellipsis on each side where text was
+  left out. The marks are on words of the query as the index understands them. Neither the snippet
+  nor a mark ends inside of a character as it is drawn on a screen.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from itertools import accumulate, islice
 from math import inf, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -40,10 +42,10 @@ from capsule.engines.index.page_cursor import PageCursor
 from capsule.engines.index.search.query import ParsedQuery, Phrase, composed, fold, parse, tokens
 from capsule.engines.index.tables.filters import FilterMatcher
 from capsule.engines.index.visibility import VisibilityFilter
-from capsule.engines.queries import Found, Hit, SearchRequest, Snippet
+from capsule.engines.queries import Found, Hit, SearchRequest, Snippet, Span
 from capsule.errors import InvalidInput
 
-#: Unless a profile ranks them all, the newest so many matches are ranked, and behind them the next.
+#: The number of newest matches that are ranked, unless a profile ranks all.
 WINDOW = 2048
 _HOUR_MS = 3_600_000
 
@@ -53,9 +55,9 @@ class RankingProfile:
     """How much age counts.
 
     Attributes:
-        half_life_h: Hours until half of what being new is worth is gone; None: age is worth
-            nothing.
-        floor: What is left of the score of a hit that is very old.
+        half_life_h: The hours in which half of the bonus for being new is lost. None: age does not
+            count.
+        floor: The part of its score that a very old hit keeps, from 0 to 1.
     """
 
     half_life_h: float | None
@@ -63,55 +65,60 @@ class RankingProfile:
 
     @property
     def ranks_all(self) -> bool:
-        """Whether every match is ranked, however many there are."""
+        """Whether all matches are ranked, however many there are."""
         return self.half_life_h is None
 
-    def weigh(self, matches: list[tuple[float, int, int]], now_ms: int) -> list[float]:
-        """The scores of matches: how well each fits (more is better), when it was written, and its
-        number.
-        """
+    def weigh(self, matches: list[Match], now_ms: int) -> list[float]:
+        """Return the score of each match, at a time in milliseconds since 1970."""
         if self.half_life_h is None:
             return [fit for fit, _, _ in matches]
-        floor, rest, half_ms = self.floor, 1 - self.floor, self.half_life_h * _HOUR_MS
-        return [
-            # A clock that is ahead makes nothing newer than new.
-            fit * (floor + rest * 2.0 ** ((time_ms - now_ms) / half_ms))
-            if time_ms < now_ms
-            else fit
-            for fit, time_ms, _ in matches
-        ]
+        bonus = 1 - self.floor
+        half_life_ms = self.half_life_h * _HOUR_MS
+        scores = []
+        for fit, time_ms, _ in matches:
+            if time_ms < now_ms:
+                age_factor = self.floor + bonus * 2.0 ** ((time_ms - now_ms) / half_life_ms)
+                scores.append(fit * age_factor)
+            else:  # A time in the future counts as now.
+                scores.append(fit)
+        return scores
 
 
 PROFILES = {
-    "recent": RankingProfile(24.0, 0.1),
-    "balanced": RankingProfile(168.0, 0.5),
-    "exact": RankingProfile(None, 1.0),
+    "recent": RankingProfile(half_life_h=24.0, floor=0.1),
+    "balanced": RankingProfile(half_life_h=168.0, floor=0.5),
+    "exact": RankingProfile(half_life_h=None, floor=1.0),
 }
 
 
 def profile_of(name: str) -> RankingProfile:
-    """The profile of this name. Raises InvalidInput when there is none."""
+    """Return the profile of this name. Raises InvalidInput if there is none."""
     if name not in PROFILES:
         raise InvalidInput(f"{name!r} is not a ranking profile; there are: {', '.join(PROFILES)}")
     return PROFILES[name]
 
 
-#: The parameters of bm25, as FTS5 has them.
-_K1, _B, _LEAST_IDF = 1.2, 0.75, 1e-6
-#: Characters of a text in which phrases are counted.
-_COUNTED = 20_000
-_LETTER, _OTHER = "[0-9a-z\x80-\U0010ffff]", "[^0-9a-z\x80-\U0010ffff]"
+# -- bm25 ------------------------------------------------------------------------------------------
+
+#: The parameters of bm25, with the values of FTS5.
+_K1 = 1.2
+_B = 0.75
+_MIN_IDF = 1e-6
+#: Phrases are counted in the first so many characters of a text.
+_MAX_COUNTED = 20_000
+_LETTER = "[0-9a-z\x80-\U0010ffff]"
+_NO_LETTER = "[^0-9a-z\x80-\U0010ffff]"
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The statistics of the texts that fits are measured among.
+    """The statistics of the texts among which bm25 is computed.
 
     Attributes:
-        length: Their average length.
-        idf: How rare each phrase of the query is among them.
-        phrases: What finds each phrase in a folded text.
-        weights: What a phrase counts in each column of a text.
+        length: The average length of the texts.
+        idf: The inverse document frequency of each phrase of the query: how rare it is.
+        phrases: A pattern for each phrase in a folded text.
+        weights: The weight of each column of a text.
     """
 
     length: float
@@ -120,10 +127,11 @@ class Corpus:
     weights: Sequence[float]
 
     def fit(self, length: int, *columns: str | None) -> float:
-        """How well a text fits, given its length and its columns. Costs about 20 ns for each
-        character and phrase.
+        """Return the bm25 of a text, from its length and its columns.
+
+        Cost: about 20 ns for each character and phrase.
         """
-        folded = [fold((text or "")[:_COUNTED]).lower() for text in columns]
+        folded = [fold((text or "")[:_MAX_COUNTED]).lower() for text in columns]
         weighted = [*zip(folded, self.weights, strict=True)]
         norm = _K1 * (1 - _B + _B * length / self.length)
         fit = 0.0
@@ -133,7 +141,12 @@ class Corpus:
         return fit
 
     def fit_in(self, length: str, counts: Iterable[str]) -> str:
-        """The same as SQL, given the length of a text and how often it has each phrase, as SQL."""
+        """Return the bm25 as SQL.
+
+        Args:
+            length: SQL for the length of a text.
+            counts: SQL for the number of each phrase in it.
+        """
         norm = f"{_K1} * ({1 - _B} + {_B / self.length} * {length})"
         parts = [
             f"{idf * (_K1 + 1)}::float8 * (1 - ({norm}) / ({count} + {norm}))"
@@ -142,7 +155,7 @@ class Corpus:
         return " + ".join(parts)
 
 
-def measured(
+def bm25_sql(
     db: sqlite3.Connection,
     rows: str,
     length: str,
@@ -150,22 +163,23 @@ def measured(
     matching: str,
     matches: dict[Phrase, str],
 ) -> str:
-    """How well a row fits, as SQL. Costs a pass over the rows, and over those that have a phrase.
+    """Return SQL for the bm25 of a row among some rows.
+
+    Cost: a pass over the rows, and one over those that have a phrase.
 
     Args:
-        db: The index, within a transaction.
-        rows: The rows that fits are measured among, as SQL behind FROM.
-        length: The length of a row, as SQL.
-        columns: Its texts, as SQL, each with what a phrase counts in it.
-        matching: Those of the rows that match, with a place for what FTS5 is asked.
-        matches: What FTS5 is asked for each phrase.
+        db: The index, within a transaction. It gets a function.
+        rows: The rows among which it is measured, as SQL after FROM.
+        length: SQL for the length of a row.
+        columns: SQL for each text of a row, with its weight.
+        matching: Those of the rows that match an expression of FTS5, as SQL after FROM, with `?`.
+        matches: The expression for each phrase.
     """
     texts, average = db.execute(f"SELECT count(*), avg({length}) FROM {rows}").fetchone()
-    having = [
-        db.execute(f"SELECT count(*) FROM {matching}", (match,)).fetchone()[0]
-        for match in matches.values()
-    ]
-    corpus = corpus_of(texts, average, having, list(matches), list(columns.values()))
+    counts = []
+    for match in matches.values():
+        counts.append(db.execute(f"SELECT count(*) FROM {matching}", (match,)).fetchone()[0])
+    corpus = corpus_of(texts, average, counts, list(matches), list(columns.values()))
     name = f"fit_{len(columns)}_{length[0]}"
     db.create_function(name, 1 + len(columns), corpus.fit)
     return f"{name}({', '.join((length, *columns))})"
@@ -174,552 +188,693 @@ def measured(
 def corpus_of(
     texts: int,
     average: float | None,
-    having: Sequence[int],
+    counts: Sequence[int],
     phrases: Sequence[Phrase],
     weights: Sequence[float],
 ) -> Corpus:
-    """The statistics of so many texts of an average length, of which so many have each phrase."""
-    idf = [max(log((texts - count + 0.5) / (count + 0.5)), _LEAST_IDF) for count in having]
+    """Return the statistics of some texts.
+
+    Args:
+        texts: Their number.
+        average: Their average length. None: there are none.
+        counts: For each phrase, the number of texts that have it.
+        phrases: The phrases of the query.
+        weights: The weight of each column of a text.
+    """
+    idf = [max(log((texts - count + 0.5) / (count + 0.5)), _MIN_IDF) for count in counts]
     return Corpus(average or 1.0, idf, [*map(_pattern, phrases)], weights)
 
 
 def _pattern(phrase: Phrase) -> re.Pattern[str]:
-    first, *others = map(re.escape, phrase.words)
-    # What stands before the first word is looked at behind it: a pattern that begins with a text is
-    # found much faster.
-    words = f"{_OTHER}+".join([f"{first}(?<!{_LETTER}{first})", *others])
-    return re.compile(words + ("" if phrase.prefix else f"(?!{_LETTER})"))
+    first, *following = map(re.escape, phrase.words)
+    # The character before the first word is checked after it, by a look-behind: a pattern that
+    # begins with a plain text is found much faster.
+    pattern = f"{_NO_LETTER}+".join([f"{first}(?<!{_LETTER}{first})", *following])
+    if not phrase.prefix:
+        pattern += f"(?!{_LETTER})"
+    return re.compile(pattern)
 
+
+# -- Snippets --------------------------------------------------------------------------------------
 
 #: Characters of a snippet.
 WIDTH = 160
-#: A text is searched in pieces of so many characters, each with so many of the next one, up to the
-#: first match.
-_PIECE, _OVERLAP = 16_384, 1024
-#: The most matches of a phrase that are weighed against each other.
-_MOST = 200
-#: How far a cut is moved to fall between two words.
-_REACH = 16
-_ZWJ = "\u200d"
-_FLAGS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+#: A text is searched in pieces of so many characters, each with the beginning of the next one, up
+#: to the first match.
+_PIECE = 16_384
+_OVERLAP = 1024
+#: The most matches of a phrase that are compared.
+_MAX_MATCHES = 200
+#: The largest distance by which a cut is moved to a space.
+_MAX_SHIFT = 16
+_ZERO_WIDTH_JOINER = "\u200d"
+_FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 
-Span = tuple[int, int]
-#: First character, the one behind the last, and which phrase was found.
-_Match = tuple[int, int, int]
+
+class _PhraseMatch(NamedTuple):
+    """A part of a line, from its first character to the one after its last, and the phrase there."""
+
+    first: int
+    end: int
+    phrase_index: int
 
 
 def snippet(text: str, phrases: Sequence[Phrase], literal: str = "", width: int = WIDTH) -> Snippet:
-    """The piece of `text` that holds the most of what was looked for.
+    """Return the piece of a text with the most different phrases.
 
     Args:
-        text: The text; the beginning of it is the snippet when nothing of the kind stands in it.
-        phrases: What was looked for.
-        literal: Instead of them: a text without words, looked for as it is.
-        width: The most characters.
+        text: The text. If nothing matches, the snippet is its beginning.
+        phrases: The phrases of the query.
+        literal: A text without words. It is looked for in place of the phrases, as it is.
+        width: The largest number of characters.
     """
     beginning = _line(text, 0)
     for start in range(0, max(1, len(text)), _PIECE):
         line = _line(text, start) if start else beginning
-        matches = sorted(
-            set(
-                _literally(line, literal)
-                if literal
-                else _matches(line, phrases, is_first=not start)
-            )
-        )
+        if literal:
+            matches = sorted(set(_literal_matches(line, literal)))
+        else:
+            matches = sorted(set(_phrase_matches(line, phrases, is_first=not start)))
         if matches:
-            more = start + _PIECE + _OVERLAP < len(text)
-            return _cut(line, _best(matches, width), width, before=start > 0, after=more)
-    return _cut(beginning, [], width, before=False, after=len(text) > _PIECE + _OVERLAP)
+            has_text_after = start + _PIECE + _OVERLAP < len(text)
+            return _excerpt(
+                line,
+                _from_densest(matches, width),
+                width,
+                has_text_before=start > 0,
+                has_text_after=has_text_after,
+            )
+    return _excerpt(
+        beginning,
+        [],
+        width,
+        has_text_before=False,
+        has_text_after=len(text) > _PIECE + _OVERLAP,
+    )
 
 
 def _line(text: str, start: int) -> str:
+    """Return a piece of a text as one line."""
     return composed(" ".join(text[start : start + _PIECE + _OVERLAP].split()))
 
 
-def _literally(line: str, literal: str) -> Iterator[_Match]:
+def _literal_matches(line: str, literal: str) -> Iterator[_PhraseMatch]:
     pattern = re.escape(" ".join(literal.split()))
-    return ((*match.span(), 0) for match in islice(re.finditer(pattern, line), _MOST))
+    for match in islice(re.finditer(pattern, line), _MAX_MATCHES):
+        yield _PhraseMatch(match.start(), match.end(), 0)
 
 
-def _matches(line: str, phrases: Sequence[Phrase], *, is_first: bool) -> Iterator[_Match]:
-    # What a piece begins with may be the end of a word; the overlap of the piece before has it
-    # whole.
-    words = tokens(line) if is_first else tokens(line)[1:]
-    said = "".join([f" {word}" for word, _, _ in words]) + " "
-    starts = list(accumulate([len(word) + 1 for word, _, _ in words], initial=0))
-    for kind, phrase in enumerate(phrases):
-        wanted = " ".join(("", *phrase.words)) + ("" if phrase.prefix else " ")
-        at = -1
-        for _ in range(_MOST):
-            at = said.find(wanted, at + 1)
-            if at < 0:
+def _phrase_matches(
+    line: str, phrases: Sequence[Phrase], *, is_first: bool
+) -> Iterator[_PhraseMatch]:
+    words = tokens(line)
+    if not is_first:
+        words = words[1:]  # It can be the end of a word, which the piece before has as a whole.
+    folded_line = "".join([f" {word}" for word, _, _ in words]) + " "
+    word_starts = list(accumulate([len(word) + 1 for word, _, _ in words], initial=0))
+    for phrase_index, phrase in enumerate(phrases):
+        folded_phrase = " ".join(("", *phrase.words)) + ("" if phrase.prefix else " ")
+        found_at = -1
+        for _ in range(_MAX_MATCHES):
+            found_at = folded_line.find(folded_phrase, found_at + 1)
+            if found_at < 0:
                 break
-            word = bisect_left(starts, at)
-            yield words[word][1], words[word + len(phrase.words) - 1][2], kind
+            first_word = bisect_left(word_starts, found_at)
+            last_word = first_word + len(phrase.words) - 1
+            yield _PhraseMatch(words[first_word][1], words[last_word][2], phrase_index)
 
 
-def _best(matches: list[_Match], width: int) -> list[Span]:
-    """The matches from the one on around which the most phrases stand."""
+def _from_densest(matches: list[_PhraseMatch], width: int) -> list[Span]:
+    """Return the matches from that one on which has the most different phrases within reach."""
+    # The text before the first mark takes a part of the width.
+    reach = width * 3 // 4
 
-    def kinds(at: int) -> int:
-        # The context before the first mark takes some of the width.
-        return len(
-            {kind for _, last, kind in matches[at:] if last <= matches[at][0] + width * 3 // 4}
-        )
+    def phrases_from(index: int) -> int:
+        end = matches[index].first + reach
+        return len({match.phrase_index for match in matches[index:] if match.end <= end})
 
-    return [match[:2] for match in matches[max(range(len(matches)), key=kinds) :]]
+    densest = max(range(len(matches)), key=phrases_from)
+    return [(match.first, match.end) for match in matches[densest:]]
 
 
-def _cut(line: str, marks: Sequence[Span], width: int, *, before: bool, after: bool) -> Snippet:
-    """The piece around the first mark, with the marks that lie in it."""
-    start, end = 0, len(line)
-    if end + before + after > width:
-        anchor, room = marks[0][0] if marks else 0, width - 2
-        start = max(0, min(anchor - width // 4, end - room))
-        if start:
-            start = line.find(" ", start - 1, min(start + _REACH, anchor)) + 1 or start
-            start = next((at for at in range(start, anchor) if not _belongs(line, at)), anchor)
-        if start + room < end:
-            end = start + room
-            space = line.rfind(" ", max(end - _REACH, start + 1), end + 1)
-            end = (
-                space
-                if space > 0
-                else next((at for at in range(end, start, -1) if not _belongs(line, at)), end)
-            )
-    lead = "…" if start or before else ""
-    text = lead + line[start:end].strip() + ("…" if end < len(line) or after else "")
+def _excerpt(
+    line: str, marks: Sequence[Span], width: int, *, has_text_before: bool, has_text_after: bool
+) -> Snippet:
+    """Return the part of a line around the first mark, with all marks in it."""
+    start, end = _bounds(
+        line, marks[0][0] if marks else 0, width, ellipses=has_text_before + has_text_after
+    )
+    lead = "…" if start or has_text_before else ""
+    trail = "…" if end < len(line) or has_text_after else ""
     shift = len(lead) - start
-    placed = [
-        (first + shift, min(last, end) + shift)
-        for first, last in _joined(line, marks)
-        if first < end
-    ]
-    return Snippet(text, tuple(placed))
+    shifted = []
+    for first, last in _merged(line, marks):
+        if first < end:
+            shifted.append((first + shift, min(last, end) + shift))
+    return Snippet(lead + line[start:end].strip() + trail, tuple(shifted))
 
 
-def _joined(line: str, spans: Iterable[Span]) -> list[Span]:
-    """Spans that overlap or touch, as one; each with all that makes one character with its last."""
-    made: list[Span] = []
+def _bounds(line: str, anchor: int, width: int, *, ellipses: int) -> Span:
+    """Choose the part of a line that is shown: with the anchor, and cut between words if possible.
+
+    Args:
+        line: The line.
+        anchor: The index of the first mark.
+        width: The largest number of characters of a snippet.
+        ellipses: The number of ellipses that the whole line would need.
+    """
+    if len(line) + ellipses <= width:
+        return 0, len(line)
+    room = width - 2
+    start = max(0, min(anchor - width // 4, len(line) - room))
+    if start:
+        after_space = line.find(" ", start - 1, min(start + _MAX_SHIFT, anchor)) + 1
+        start = _next_boundary(line, after_space or start, anchor)
+    end = len(line)
+    if start + room < end:
+        end = start + room
+        space = line.rfind(" ", max(end - _MAX_SHIFT, start + 1), end + 1)
+        end = space if space > 0 else _previous_boundary(line, end, start)
+    return start, end
+
+
+def _next_boundary(line: str, start: int, stop: int) -> int:
+    """Return the first index from `start` on where a drawn character begins, at most `stop`."""
+    for index in range(start, stop):
+        if not _combines_with_previous(line, index):
+            return index
+    return stop
+
+
+def _previous_boundary(line: str, end: int, stop: int) -> int:
+    """Return the last index up to `end`, after `stop`, where a drawn character begins, or `end`."""
+    for index in range(end, stop, -1):
+        if not _combines_with_previous(line, index):
+            return index
+    return end
+
+
+def _merged(line: str, spans: Iterable[Span]) -> list[Span]:
+    """Merge spans that overlap or touch, and extend each to the end of its last drawn character."""
+    merged: list[Span] = []
     for first, last in sorted(spans):
-        while last < len(line) and _belongs(line, last):
-            last += 1
-        if made and first <= made[-1][1]:
-            first, last = made[-1][0], max(last, made.pop()[1])
-        made.append((first, last))
-    return made
+        end = last
+        while end < len(line) and _combines_with_previous(line, end):
+            end += 1
+        if merged and first <= merged[-1][1]:
+            previous_first, previous_end = merged.pop()
+            merged.append((previous_first, max(end, previous_end)))
+        else:
+            merged.append((first, end))
+    return merged
 
 
-def _belongs(line: str, at: int) -> bool:
-    """Whether the character at `at` makes one on a screen with the one before it."""
-    character, before = line[at], line[at - 1]
-    if character < "\u0300" or not at:
+def _combines_with_previous(line: str, index: int) -> bool:
+    """Return whether a character and the one before it are drawn as one."""
+    character = line[index]
+    previous = line[index - 1]
+    if character < "\u0300" or not index:
         return False
-    if character in _FLAGS:  # A flag is two of these.
-        return (at - len(line[:at].rstrip(_FLAGS))) % 2 == 1
-    is_tone_or_tag = (
-        "\U0001f3fb" <= character <= "\U0001f3ff" or "\U000e0020" <= character <= "\U000e007f"
-    )
-    return (
-        _ZWJ in (before, character) or is_tone_or_tag or unicodedata.category(character)[0] == "M"
-    )
+    if character in _FLAG_LETTERS:  # A flag is two of these.
+        return (index - len(line[:index].rstrip(_FLAG_LETTERS))) % 2 == 1
+    if _ZERO_WIDTH_JOINER in (previous, character):
+        return True
+    is_skin_tone = "\U0001f3fb" <= character <= "\U0001f3ff"
+    is_tag = "\U000e0020" <= character <= "\U000e007f"
+    return is_skin_tone or is_tag or unicodedata.category(character)[0] == "M"
 
+
+# -- Search ----------------------------------------------------------------------------------------
 
 BRANCHES = ("active", "all")
-#: What words in a title and in tags count among titles.
+#: The weights of words in a title and in tags.
 TITLE_WEIGHTS = 2.0, 1.0
-#: So few conversations are looked for by where their messages lie in the index, too.
-_FEW = 16
+#: The messages of at most so many conversations are also narrowed by the range of their row numbers.
+_MAX_RANGED = 16
+#: Significant digits of a score.
 _DIGITS = 6
 
-
-#: The matching messages, with what narrows them in an index without texts.
-_ROWS = "messages AS m INDEXED BY messages_narrow"
-_WORDS = """words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
+#: The index `messages_narrow` has all columns that a search compares, but no texts.
+_MESSAGES = "messages AS m INDEXED BY messages_narrow"
+_MATCHING_MESSAGES = """words CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = words.rowid
     WHERE words.words MATCH ?"""
-_TITLES = "names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ?"
-_IS_THERE = "c.gone = 0 AND c.damaged = ''"
-#: One match: how well it fits, when it was written, its number. Plain, as there are thousands.
+_MATCHING_TITLES = "names CROSS JOIN capsules AS c ON c.num = names.rowid WHERE names MATCH ?"
+_IS_VALID = "c.gone = 0 AND c.damaged = ''"
+#: One match: its bm25, its time in milliseconds since 1970, its row number. A plain tuple, as there
+#: are thousands.
 Match = tuple[float, int, int]
-#: One match with its score, so that the best and newest is the greatest; the last tells a title
-#: from a message.
+#: One match with its score: score, time, row number, and whether it is a title. The best and newest
+#: is the greatest.
 _Scored = tuple[float, int, int, bool]
 
 
 def search(
     db: sqlite3.Connection,
-    asked: SearchRequest,
-    hidden: VisibilityFilter,
+    request: SearchRequest,
+    visibility: VisibilityFilter,
     generation: str,
-    searches: type[SearchPage],
-    finds: type[FilterMatcher],
+    page_class: type[SearchPage],
+    matcher_class: type[FilterMatcher],
 ) -> Found:
-    """The hits of one search, or the next page of them.
+    """Return the hits of one search, or the next page of them.
 
     Args:
         db: The index, within a transaction.
-        asked: What is looked for.
-        hidden: What is not found. If the owner asks, the statistics of FTS5, which are those of all
-            texts, decide how well a text fits; else those of the texts that are not hidden, also if
-            all of them are.
-        generation: Of the index.
-        searches, finds: What searches the tables of this engine, and finds what filters fit.
+        request: The request, whose cursor is not sealed.
+        visibility: The hidden messages. For the owner, the scores are computed among all texts, by
+            FTS5, otherwise among the visible ones.
+        generation: The generation of the index.
+        page_class, matcher_class: The classes for the tables of this engine.
 
     Raises:
-        InvalidInput: A field of `asked` can't be accepted.
+        InvalidInput: A field of the request can't be accepted.
     """
-    profile = profile_of(asked.profile)
-    query = parse(asked.query)
+    profile = profile_of(request.profile)
+    query = parse(request.query)
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
-        return Found([], None, 0)  # Half a surrogate pair can't be written to a file, or asked for.
-    if asked.cursor is not None:
-        page = PageCursor.decode(asked.cursor, generation, asked.cursor_key)
+        return Found([], None, 0)  # No file can have half a surrogate pair.
+    if request.cursor is not None:
+        page = PageCursor.decode(request.cursor, generation, request.cursor_key)
     else:
-        newest = "SELECT num FROM {} WHERE {} ORDER BY num DESC LIMIT 1"
-        message = db.execute(
-            newest.format("messages AS m", hidden.message_condition)
-        ).fetchone() or (0,)
-        title = db.execute(
-            newest.format("capsules AS c", hidden.conversation_condition)
-        ).fetchone() or (0,)
-        page = PageCursor(asked.now_ms, *message, *title)
-    where = ("TRUE", []) if asked.where is None else finds(db, hidden).condition(asked.where)
-    result = searches(db, asked, query, profile, page, hidden, where).found(generation)
-    for page.required_parts in [] if result.hits or asked.cursor is not None else query.weaker():
-        result = searches(db, asked, query, profile, page, hidden, where).found(generation)
-        if result.hits:
+        page = PageCursor(
+            now_ms=request.now_ms,
+            newest_num=_newest_num(db, "messages AS m", visibility.message_condition),
+            newest_title_num=_newest_num(db, "capsules AS c", visibility.conversation_condition),
+        )
+    where: tuple[str, list[Any]] = ("TRUE", [])
+    if request.where is not None:
+        where = matcher_class(db, visibility).condition(request.where)
+
+    def run() -> Found:
+        search_page = page_class(db, request, query, profile, page, visibility, where)
+        return search_page.run(generation)
+
+    found = run()
+    if found.hits or request.cursor is not None:
+        return found
+    for required_parts in query.relaxed_part_counts():
+        page.required_parts = required_parts
+        found = run()
+        if found.hits:
             break
-    return result
+    return found
+
+
+def _newest_num(db: sqlite3.Connection, table: str, condition: str) -> int:
+    row = db.execute(
+        f"SELECT num FROM {table} WHERE {condition} ORDER BY num DESC LIMIT 1"
+    ).fetchone()
+    return row[0] if row else 0
 
 
 class SearchPage:
-    """One page of one search. `where` is a condition about the row `m`, and the values bound
-    in it.
+    """One page of one search. PostgreSQL has a subclass for its tables.
+
+    Args:
+        db: The index, within a transaction.
+        request: The request.
+        query: Its parsed query.
+        profile: Its ranking profile.
+        page: The cursor of the page. `run` changes it to that of the next page.
+        visibility: The hidden messages.
+        where: A condition on the row `m` of `messages`, and the values bound in it.
     """
 
     def __init__(
         self,
         db: sqlite3.Connection,
-        asked: SearchRequest,
+        request: SearchRequest,
         query: ParsedQuery,
         profile: RankingProfile,
         page: PageCursor,
-        hidden: VisibilityFilter,
+        visibility: VisibilityFilter,
         where: tuple[str, list[Any]],
     ) -> None:
         self._db = db
-        self._visibility = hidden
+        self._visibility = visibility
         self._where = where
-        self._request = asked
+        self._request = request
         self._query = query
-        self._words = query.having(page.required_parts) if page.required_parts else query.match
+        #: The expression of FTS5. Empty: the query has no words.
+        self._match_expression = query.match
+        if page.required_parts:
+            self._match_expression = query.match_at_least(page.required_parts)
         self._profile = profile
-        #: Whether all matches are ranked: not for an agent, as it costs reading their texts.
-        self._ranks_all = profile.ranks_all and hidden.sees_all and bool(query.match)
+        #: Whether all matches are ranked. For an agent this would cost reading all their texts.
+        self._ranks_all = profile.ranks_all and visibility.sees_all and bool(query.match)
         self._page = page
-        #: The conversations that may be found, by number; None: all.
-        self._scope_nums = self._conversations_in_scope() if asked.ids or asked.tags else None
+        #: The numbers of the conversations that are searched. None: all.
+        self._scope_nums: list[int] | None = None
+        if request.ids or request.tags:
+            self._scope_nums = self._conversations_in_scope()
 
-    def found(self, generation: str) -> Found:
-        asked, page = self._request, self._page
-        messages, more = ([], False) if asked.title_only else self._message_matches()
-        titles, more_titles = self._titles()
-        scored = self._scored(messages, titles)
+    def run(self, generation: str) -> Found:
+        """Return the page. `generation` is the generation of the index."""
+        request = self._request
+        page = self._page
+        messages: list[Match] = []
+        has_older_messages = False
+        if not request.title_only:
+            messages, has_older_messages = self._message_matches()
+        titles, has_older_titles = self._titles()
+        ranked = sorted(self._scored(messages, titles), reverse=True)
+        hits, used = self._hits(ranked)
+        has_unused = used < len(ranked)
+        if not has_unused and has_older_messages and not self._ranks_all:
+            # The whole window is returned: the next page ranks the next one.
+            page.newest_num = min(num for _, _, num in messages) - 1
+            page.returned_nums = set()
+        if not has_unused and has_older_titles:
+            page.newest_title_num = min(num for _, _, num in titles) - 1
+            page.returned_title_nums = set()
+        has_older = has_older_messages or has_older_titles
+        total = None
+        if not has_older and request.cursor is None:
+            total = len(ranked)
+        cursor = None
+        if has_unused or has_older:
+            cursor = page.encode(generation, request.cursor_key)
+        if page.required_parts and hits:
+            word_count = len(self._query.parts)
+            return Found(hits, cursor, total, having=page.required_parts, words=word_count)
+        return Found(hits, cursor, total)
+
+    def _hits(self, ranked: list[_Scored]) -> tuple[list[Hit], int]:
+        """Return the hits of the page and the number of matches that were used.
+
+        A match whose conversation is damaged is used, and gives no hit.
+        """
+        limit = self._request.limit
         hits: list[Hit] = []
-        left, ranked = len(scored), sorted(scored, reverse=True)
-        for place, (score, _, num, is_title) in enumerate(ranked):
-            if len(hits) == asked.limit:
+        used = 0
+        rows: dict[int, tuple[Any, ...]] = {}
+        for index, (score, _, num, is_title) in enumerate(ranked):
+            if len(hits) == limit:
                 break
-            if place % asked.limit == 0:
-                rows = self._rows(
-                    [hit[2] for hit in ranked[place : place + asked.limit] if not hit[3]]
-                )
-            left -= 1
-            (page.returned_title_nums if is_title else page.returned_nums).add(num)
-            hit = (
-                self._title_hit(num, score) if is_title else self._message_hit(rows.get(num), score)
-            )
+            if index % limit == 0:
+                following = ranked[index : index + limit]
+                rows = self._rows([match[2] for match in following if not match[3]])
+            used += 1
+            if is_title:
+                self._page.returned_title_nums.add(num)
+                hit = self._title_hit(num, score)
+            else:
+                self._page.returned_nums.add(num)
+                hit = self._message_hit(rows.get(num), score)
             if hit is not None:
                 hits.append(hit)
-        if not left and more and not self._ranks_all:
-            page.newest_num, page.returned_nums = min(num for _, _, num in messages) - 1, set()
-        if not left and more_titles:
-            page.newest_title_num, page.returned_title_nums = (
-                min(num for _, _, num in titles) - 1,
-                set(),
-            )
-        more = more or more_titles
-        total = None if more or asked.cursor is not None else len(scored)
-        cursor = page.encode(generation, asked.cursor_key) if left or more else None
-        weaker = (
-            (page.required_parts, len(self._query.parts))
-            if page.required_parts and hits
-            else (0, 0)
-        )
-        return Found(hits, cursor, total, *weaker)
+        return hits, used
 
-    # -- What narrows ------------------------------------------------------------------------------
+    # -- Conditions --------------------------------------------------------------------------------
 
     def _conversations_in_scope(self) -> list[int]:
-        asked = self._request
+        """Return the numbers of the conversations with the ids and tags of the request."""
+        request = self._request
         conditions = ["gone = 0"]
         values: list[Any] = []
-        if asked.ids:
-            conditions.append(f"id IN ({_marks(asked.ids)})")
-            values += asked.ids
-        if match := self._tagged(
-            [match for match in (parse(_quoted(tag)).match for tag in asked.tags) if match]
-        ):
+        if request.ids:
+            conditions.append(f"id IN ({_marks(request.ids)})")
+            values += request.ids
+        tag_expressions = []
+        for tag in request.tags:
+            expression = parse(_quoted(tag)).match
+            if expression:
+                tag_expressions.append(expression)
+        match = self._tagged(tag_expressions)
+        if match:
             conditions.append("num IN (SELECT rowid FROM names WHERE names MATCH ?)")
             values.append(match)
         rows = self._db.execute(
             f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values
         )
-        wanted = set(asked.tags)
-        return [num for num, tags in rows if not wanted or wanted <= set(orjson.loads(tags))]
+        required_tags = set(request.tags)
+        nums = []
+        for num, tags in rows:
+            if not required_tags or required_tags <= set(orjson.loads(tags)):
+                nums.append(num)
+        return nums
 
     def _tagged(self, tags: list[str]) -> str:
-        """What is asked for the words of these tags; empty: the tags themselves will
-        be compared.
-        """
+        """Return an expression of FTS5 for the words of tags. Empty: compare all tags."""
         return " AND ".join(f"({{tags}} : {match})" for match in tags)
 
     def _conditions(self) -> tuple[str, list[Any]]:
-        """What a message must be besides matching, as SQL about the row `m`."""
-        asked = self._request
+        """Return the conditions of the request on the row `m` of `messages`, and their values."""
+        request = self._request
         conditions = ["m.num <= ?"]
         values: list[Any] = [self._page.newest_num]
-        if asked.branch == "active":
+        if request.branch == "active":
             conditions.append("m.active = 1")
-        for column, wanted in (("role", asked.roles), ("sender", asked.senders)):
-            if wanted:
-                conditions.append(f"m.{column} IN ({_marks(wanted)})")
-                values += wanted
+        for column, allowed in (("role", request.roles), ("sender", request.senders)):
+            if allowed:
+                conditions.append(f"m.{column} IN ({_marks(allowed)})")
+                values += allowed
         self._narrow(conditions, values, "m.time_ms", "m.capsule")
-        conditions.append(self._where[0])
-        values += self._where[1]
-        if asked.mode:
+        conditions.append(self._visibility.message_condition)
+        where, where_values = self._where
+        conditions.append(where)
+        values += where_values
+        if request.mode:
             conditions.append("m.capsule IN (SELECT num FROM capsules WHERE mode = ?)")
-            values.append(asked.mode)
+            values.append(request.mode)
         return " AND ".join(conditions), values
 
-    def _narrow(self, conditions: list[str], values: list[Any], time: str, capsule: str) -> None:
-        """Add what both messages and titles are narrowed by, given the columns of their times and
-        conversations.
-        """
+    def _narrow(
+        self,
+        conditions: list[str],
+        values: list[Any],
+        time_column: str,
+        conversation_column: str,
+    ) -> None:
+        """Add the conditions on times and conversations, and their values."""
         for comparison, time_ms in ((">=", self._request.since_ms), ("<", self._request.until_ms)):
             if time_ms is not None:
-                conditions.append(f"{time} {comparison} ?")
+                conditions.append(f"{time_column} {comparison} ?")
                 values.append(time_ms)
         if self._scope_nums is not None:
-            conditions.append(f"{capsule} IN ({', '.join(map(str, self._scope_nums))})")
-        conditions.append(
-            self._visibility.message_condition
-            if capsule == "m.capsule"
-            else self._visibility.conversation_condition
-        )
+            nums = ", ".join(map(str, self._scope_nums))
+            conditions.append(f"{conversation_column} IN ({nums})")
 
     def _message_num_range(self) -> tuple[int, int]:
-        """The first and the last number that a message may have."""
-        if self._scope_nums is None or len(self._scope_nums) > _FEW:
+        """Return the first and the last row number that a message can have."""
+        if self._scope_nums is None or len(self._scope_nums) > _MAX_RANGED:
             return 0, self._page.newest_num
-        numbers = ", ".join(map(str, self._scope_nums))
+        nums = ", ".join(map(str, self._scope_nums))
         first, last = self._db.execute(
-            f"SELECT min(num), max(num) FROM messages WHERE capsule IN ({numbers})"
+            f"SELECT min(num), max(num) FROM messages WHERE capsule IN ({nums})"
         ).fetchone()
-        return (1, 0) if first is None else (first, min(last, self._page.newest_num))
+        if first is None:
+            return 1, 0
+        return first, min(last, self._page.newest_num)
 
-    # -- What matches ------------------------------------------------------------------------------
+    # -- Matches -----------------------------------------------------------------------------------
 
     def _message_matches(self) -> tuple[list[Match], bool]:
-        """The matches among the messages that are to be ranked, and whether there are
-        older ones.
-        """
+        """Return the messages to rank, and whether there are older matches."""
         if self._scope_nums == []:
             return [], False
         conditions, values = self._conditions()
         if self._ranks_all:
-            return self._all_messages(conditions, values)
+            return self._best_messages(conditions, values)
         if self._query.match:
-            fit, num, table, match = (
-                self._message_fit(),
-                "words.rowid",
-                _WORDS,
-                self._in_columns(self._words),
-            )
-        else:  # No index has a text without words.
-            content = (
-                "m.content || coalesce(m.tools, '')" if self._request.in_tools else "m.content"
-            )
-            fit, num, table, match = (
-                "1.0",
-                "m.num",
-                f"texts AS m WHERE instr({content}, ?) > 0",
-                self._query.literal,
-            )
+            fit = self._message_fit()
+            num_column = "words.rowid"
+            table = _MATCHING_MESSAGES
+            match = self._in_columns(self._match_expression)
+        else:  # The full-text index has only words: compare the texts.
+            fit = "1.0"
+            num_column = "m.num"
+            match = self._query.literal
+            content = "m.content"
+            if self._request.in_tools:
+                content = "m.content || coalesce(m.tools, '')"
+            table = f"texts AS m WHERE instr({content}, ?) > 0"
             if not match:
-                table = "messages AS m INDEXED BY messages_narrow WHERE '' = ?"
+                table = f"{_MESSAGES} WHERE '' = ?"
         rows = self._db.execute(
-            f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num} BETWEEN ? AND ? AND "
-            f"{conditions}"
-            f" ORDER BY {num} DESC LIMIT {WINDOW + 1}",
+            f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num_column} BETWEEN ? AND ? "
+            f"AND {conditions} ORDER BY {num_column} DESC LIMIT {WINDOW + 1}",
             (match, *self._message_num_range(), *values),
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
-    def _all_messages(self, conditions: str, values: list[Any]) -> tuple[list[Match], bool]:
-        """The best matches of all, some more of them than are asked for; and whether there are
-        others.
-        """
-        wanted = self._request.limit + len(self._page.returned_nums) + 1
+    def _best_messages(self, conditions: str, values: list[Any]) -> tuple[list[Match], bool]:
+        """Return the best of all matches, more than the page needs, and whether there are more."""
+        count = self._request.limit + len(self._page.returned_nums) + 1
         first, last = self._message_num_range()
-        match = self._in_columns(self._words)
+        match = self._in_columns(self._match_expression)
         if self._scope_nums is None:
-            # Looking at the rows of all matches costs as much as ranking them: first those that
-            # rank best.
+            # Reading the rows of all matches costs as much as ranking them. So rank first, and read
+            # the rows of the best ones. If the conditions exclude too many, rank all that meet them.
             rows = self._db.execute(
                 f"""SELECT found.fit, m.time_ms, m.num
                 FROM (SELECT rowid AS num, -bm25(words) AS fit FROM words WHERE words MATCH ? AND rowid <= ?
-                    ORDER BY 2 DESC, 1 DESC LIMIT {2 * wanted + 40}) AS found
+                    ORDER BY 2 DESC, 1 DESC LIMIT {2 * count + 40}) AS found
                 CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = found.num WHERE {conditions}""",
                 (match, last, *values),
             ).fetchall()
-            if len(rows) >= wanted:
+            if len(rows) >= count:
                 return rows, True
         rows = self._db.execute(
-            f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_WORDS} AND words.rowid BETWEEN ? "
-            "AND ?"
-            f" AND {conditions} ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {wanted}",
+            f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_MATCHING_MESSAGES} "
+            f"AND words.rowid BETWEEN ? AND ? AND {conditions} "
+            f"ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {count}",
             (match, first, last, *values),
         ).fetchall()
-        return rows, len(rows) == wanted
+        return rows, len(rows) == count
 
-    def _in_columns(self, words: str) -> str:
-        return words if self._request.in_tools else f"{{content}} : ({words})"
+    def _in_columns(self, expression: str) -> str:
+        """Restrict an expression of FTS5 to the columns that are searched."""
+        return expression if self._request.in_tools else f"{{content}} : ({expression})"
 
     def _message_fit(self) -> str:
-        """How well a message fits, as SQL."""
+        """Return SQL for the bm25 of a message."""
         if self._visibility.sees_all:
             return "-bm25(words.words)"
-        seen = self._visibility.message_condition
-        columns = {"m.content": 1.0} | ({"m.tools": 1.0} if self._request.in_tools else {})
-        matches = {phrase: self._in_columns(str(phrase)) for phrase in self._query.phrases}
-        return measured(
-            self._db, f"{_ROWS} WHERE {seen}", "m.words", columns, f"{_WORDS} AND {seen}", matches
+        visible = self._visibility.message_condition
+        columns = {"m.content": 1.0}
+        if self._request.in_tools:
+            columns["m.tools"] = 1.0
+        return bm25_sql(
+            self._db,
+            rows=f"{_MESSAGES} WHERE {visible}",
+            length="m.words",
+            columns=columns,
+            matching=f"{_MATCHING_MESSAGES} AND {visible}",
+            matches={phrase: self._in_columns(str(phrase)) for phrase in self._query.phrases},
         )
 
     def _title_fit(self) -> str:
+        """Return SQL for the bm25 of a title and its tags."""
         if self._visibility.sees_all:
             return "-bm25(names, {}, {})".format(*TITLE_WEIGHTS)
-        seen = f"{_IS_THERE} AND {self._visibility.conversation_condition}"
-        columns = dict(zip(("c.title", "c.tags"), TITLE_WEIGHTS, strict=True))
-        matches = {phrase: str(phrase) for phrase in self._query.phrases}
-        length = "length(c.title || c.tags)"
-        return measured(
+        visible = f"{_IS_VALID} AND {self._visibility.conversation_condition}"
+        return bm25_sql(
             self._db,
-            f"capsules AS c WHERE {seen}",
-            length,
-            columns,
-            f"{_TITLES} AND {seen}",
-            matches,
+            rows=f"capsules AS c WHERE {visible}",
+            length="length(c.title || c.tags)",
+            columns=dict(zip(("c.title", "c.tags"), TITLE_WEIGHTS, strict=True)),
+            matching=f"{_MATCHING_TITLES} AND {visible}",
+            matches={phrase: str(phrase) for phrase in self._query.phrases},
         )
 
     def _titles(self) -> tuple[list[Match], bool]:
-        """The matches among titles and tags that are to be ranked, and whether there are others."""
-        asked = self._request
-        if (
-            asked.roles
-            or asked.senders
-            or asked.where is not None
-            or self._scope_nums == []
-            or not (asked.query.strip() or asked.title_only)
-        ):
+        """Return the conversations to rank by title and tags, and whether there are older ones."""
+        request = self._request
+        only_messages = request.roles or request.senders or request.where is not None
+        has_query = request.query.strip() or request.title_only
+        if only_messages or self._scope_nums == [] or not has_query:
             return [], False
-        limit = -1 if self._ranks_all else WINDOW + 1
-        conditions = ["c.num <= ?", _IS_THERE]
+        conditions = ["c.num <= ?", _IS_VALID]
         values: list[Any] = [self._page.newest_title_num]
         self._narrow(conditions, values, "c.updated_ms", "c.num")
-        if asked.mode:
+        conditions.append(self._visibility.conversation_condition)
+        if request.mode:
             conditions.append("c.mode = ?")
-            values.append(asked.mode)
-        rows = self._title_matches(" AND ".join(conditions), values, limit)
-        return (rows, False) if limit < 0 else (rows[:WINDOW], len(rows) > WINDOW)
+            values.append(request.mode)
+        condition = " AND ".join(conditions)
+        if self._ranks_all:
+            return self._title_matches(condition, values, -1), False
+        rows = self._title_matches(condition, values, WINDOW + 1)
+        return rows[:WINDOW], len(rows) > WINDOW
 
     def _title_matches(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
-        """The newest matches that meet these conditions about the row `c`; -1: no limit."""
-        fit, num, table = "1.0", "c.num", "capsules AS c WHERE instr(c.title, ?) > 0"
+        """Return the newest conversations whose title or tags match.
+
+        Args:
+            conditions: Conditions on the row `c` of `capsules`.
+            values: The values bound in them.
+            limit: The largest number. -1: no limit.
+        """
         if self._query.match:
-            fit, num, table = self._title_fit(), "names.rowid", _TITLES
+            fit = self._title_fit()
+            num_column = "names.rowid"
+            table = _MATCHING_TITLES
+            match = self._match_expression
+        else:
+            fit = "1.0"
+            num_column = "c.num"
+            table = "capsules AS c WHERE instr(c.title, ?) > 0"
+            match = self._query.literal
         return self._db.execute(
-            f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {conditions} ORDER BY {num} DESC "
-            f"LIMIT {limit}",
-            (self._words if self._query.match else self._query.literal, *values),
+            f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {conditions} "
+            f"ORDER BY {num_column} DESC LIMIT {limit}",
+            (match, *values),
         ).fetchall()
 
-    # -- The best of it ----------------------------------------------------------------------------
+    # -- Scores ------------------------------------------------------------------------------------
 
     def _scored(self, messages: list[Match], titles: list[Match]) -> list[_Scored]:
-        """All matches that were not given yet, with their scores.
+        """Return all matches that no earlier page returned, with their scores.
 
-        The bm25 of a title and that of a message don't compare. So titles are scaled: the best one
-        fits as well as the best message, and the n-th title never scores more than the n-th
+        The bm25 of a title and that of a message can't be compared. So titles are scaled: the best
+        title gets the bm25 of the best message, and the n-th title never scores more than the n-th
         message.
         """
-        weigh, page = self._profile.weigh, self._page
-        scores = weigh(messages, page.now_ms)
-        matches, given = zip(scores, messages, strict=True), page.returned_nums
-        scored = [
-            (score, time_ms, num, False) for score, (_, time_ms, num) in matches if num not in given
-        ]
+        page = self._page
+        message_scores = self._profile.weigh(messages, page.now_ms)
+        scored = []
+        for score, (_, time_ms, num) in zip(message_scores, messages, strict=True):
+            if num not in page.returned_nums:
+                scored.append((score, time_ms, num, False))
         if not titles:
             return scored
-        best = max((fit for fit, _, _ in messages), default=1.0)
+        best_message = max((fit for fit, _, _ in messages), default=1.0)
         best_title = max(fit for fit, _, _ in titles) or 1.0
-        titles = [(fit / best_title * best, time_ms, num) for fit, time_ms, num in titles]
-        named = sorted(
-            (
-                (score, *match[1:], True)
-                for score, match in zip(weigh(titles, page.now_ms), titles, strict=True)
-            ),
-            reverse=True,
-        )
-        most = [*nlargest(len(named), scores), *(inf for _ in named)]
-        capped = [(min(hit[0], most[place]), *hit[1:]) for place, hit in enumerate(named)]
-        return scored + [hit for hit in capped if hit[2] not in page.returned_title_nums]
+        scaled = [(fit / best_title * best_message, time_ms, num) for fit, time_ms, num in titles]
+        title_scores = self._profile.weigh(scaled, page.now_ms)
+        ranked_titles = []
+        for score, (_, time_ms, num) in zip(title_scores, scaled, strict=True):
+            ranked_titles.append((score, time_ms, num, True))
+        ranked_titles.sort(reverse=True)
+        limits = nlargest(len(ranked_titles), message_scores)
+        limits += [inf] * len(ranked_titles)
+        for rank, (score, time_ms, num, is_title) in enumerate(ranked_titles):
+            if num not in page.returned_title_nums:
+                scored.append((min(score, limits[rank]), time_ms, num, is_title))
+        return scored
 
-    # -- What is shown of it -----------------------------------------------------------------------
+    # -- Hits --------------------------------------------------------------------------------------
 
-    def _rows(self, numbers: list[int]) -> dict[int, tuple[Any, ...]]:
-        """What is shown of these messages, by their numbers, without those whose files can't be
-        opened just now.
-        """
+    def _rows(self, nums: list[int]) -> dict[int, tuple[Any, ...]]:
+        """Return the columns for the hits of messages, by row number, of valid conversations only."""
+        listed = ", ".join(map(str, nums)) or "NULL"
         rows = {}
-        for row in self._db.execute(
+        for num, *columns in self._db.execute(
             "SELECT m.num, c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms, m.content, "
-            "m.tools, m.active"
-            " FROM texts AS m JOIN capsules AS c ON c.num = m.capsule"
-            f" WHERE m.num IN ({', '.join(map(str, numbers)) or 'NULL'}) AND c.damaged = ''"
+            "m.tools, m.active FROM texts AS m JOIN capsules AS c ON c.num = m.capsule "
+            f"WHERE m.num IN ({listed}) AND c.damaged = ''"
         ):
-            rows[row[0]] = row[1:]
+            rows[num] = tuple(columns)
         return rows
 
     def _message_hit(self, row: tuple[Any, ...] | None, score: float) -> Hit | None:
         if row is None:
             return None
-        id, title, message, at, role, sender, time_ms, content, tools, active = row
-        where, shown = "content", self._snippet(content)
+        id, title, message, position, role, sender, time_ms, content, tools, active = row
+        where = "content"
+        shown = self._snippet(content)
         if tools and self._request.in_tools and not shown.marks:
             in_tools = self._snippet(self._tools(tools))
             if in_tools.marks:
-                where, shown = "tools", in_tools
-        time = timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
+                where = "tools"
+                shown = in_tools
         return Hit(
-            id, title, message, at, role, sender, time, where, shown, _rounded(score), bool(active)
+            id=id,
+            title=title,
+            message=message,
+            at=position,
+            role=role,
+            sender=sender,
+            time=timestamps.blank_if_unknown(timestamps.from_ms(time_ms)),
+            where=where,
+            snippet=shown,
+            score=_rounded(score),
+            active=bool(active),
         )
 
     def _tools(self, tools: str) -> str:
-        """What `texts` has as tools, as text."""
+        """Return the text of the tools of a message, from the column `tools` of `texts`."""
         return tools
 
     def _title_hit(self, num: int, score: float) -> Hit | None:
@@ -728,10 +883,21 @@ class SearchPage:
         ).fetchone()
         shown = self._snippet(title)
         if not shown.marks:
-            tagged = self._snippet(" ".join(f"#{tag}" for tag in orjson.loads(tags)))
-            shown = tagged if tagged.marks else shown
-        time = timestamps.sortable(updated_at) or updated_at
-        return Hit(id, title, None, None, None, None, time, "title", shown, _rounded(score))
+            in_tags = self._snippet(" ".join(f"#{tag}" for tag in orjson.loads(tags)))
+            if in_tags.marks:
+                shown = in_tags
+        return Hit(
+            id=id,
+            title=title,
+            message=None,
+            at=None,
+            role=None,
+            sender=None,
+            time=timestamps.sortable(updated_at) or updated_at,
+            where="title",
+            snippet=shown,
+            score=_rounded(score),
+        )
 
     def _snippet(self, text: str) -> Snippet:
         return snippet(text, self._query.phrases, self._query.literal)
@@ -742,7 +908,7 @@ def _rounded(score: float) -> float:
 
 
 def _quoted(text: str) -> str:
-    """A query for the words of a text in a row."""
+    """Return a query for the words of a text in their order."""
     return '"' + text.replace('"', " ") + '"'
 
 
@@ -750,12 +916,12 @@ def _marks(values: tuple[str, ...]) -> str:
     return ", ".join("?" * len(values))
 
 
-def check(asked: SearchRequest) -> None:
+def check(request: SearchRequest) -> None:
     """Raise InvalidInput unless a search can be made."""
-    if asked.branch not in BRANCHES:
+    if request.branch not in BRANCHES:
         raise InvalidInput(
-            f"{asked.branch!r} is not a branch to search; there are: {', '.join(BRANCHES)}"
+            f"{request.branch!r} is not a branch to search; there are: {', '.join(BRANCHES)}"
         )
-    if asked.limit < 1:
-        raise InvalidInput(f"limit: at least one hit, not {asked.limit}")
-    profile_of(asked.profile)
+    if request.limit < 1:
+        raise InvalidInput(f"limit: at least one hit, not {request.limit}")
+    profile_of(request.profile)
