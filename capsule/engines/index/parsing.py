@@ -1,10 +1,10 @@
 """Parse a document for the index: what its rows need of the head and of each message, or its damage.
 
 Every kind of engine uses it. `parse_file` parses a whole document. The files engine also parses
-what was appended alone, in `engines/files/index_reader.py`.
+only the appended part, in `engines/files/index_reader.py`.
 
 What must stay true: the index accepts what `Store.load` accepts, and reports damage in the same
-words. Nothing here reads a file.
+words. Equal entries have equal digests, in whatever layout. Nothing here reads a file.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from capsule.format.tree.tree import ROOT
 from capsule.format.validation import decode_checked
 from capsule.timestamps import ms_of
 
-_FILE = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-_BETWEEN = b"\n    },\n    {\n"
-_FIRST, _LAST = len(b"\n    {\n"), len(b"\n    }")
-
-
+_FILE_OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+#: The bytes around and between the entries of a canonical history.
+_HISTORY_START = b"\n    {\n"
+_HISTORY_END = b"\n    }"
+_SEPARATOR = b"\n    },\n    {\n"
+#: The indentation of values nested deeper than a capsule's own fields. A file with such values is
+#: read strictly.
+_DEEP = b"\n" + b" " * 120
 #: A row of the table of conversations, by the names of its columns.
 ConversationRow = dict[str, Any]
 
 
 class IndexedMessage(NamedTuple):
-    """One message as the index has it; see `schema` for the columns of the same names, and for the
-    table of facts.
-    """
+    """One message for the table `messages`. See `tables/schema.py` for its columns and for facts."""
 
     id: str
     parent: str | None
@@ -54,19 +55,19 @@ class IndexedMessage(NamedTuple):
     facts: tuple[Fact, ...]
 
 
-#: Makes a message of a tuple, at a third of the cost.
+#: Makes a message from a tuple, at a third of the cost of the class.
 _message = partial(tuple.__new__, IndexedMessage)
 
 
 class IndexedVersion(NamedTuple):
-    """A version of a conversation, as its engine tells it from others.
+    """A version of a conversation.
 
     Attributes:
-        token: Another version has another one; the index compares it, and knows no more of it.
-        size: In bytes.
-        order: Of two versions of one millisecond, the later one has the greater.
-        changed_ns: When the system says that it changed, in nanoseconds since 1970; 0: nothing says
-            so.
+        token: Identifies the version. The index only compares it.
+        size: The size in bytes.
+        order: Of two versions of one millisecond, the later one has the greater number.
+        changed_ns: The time of the change by the clock of the file system, in nanoseconds since
+            1970. 0: unknown.
     """
 
     token: str
@@ -76,21 +77,22 @@ class IndexedVersion(NamedTuple):
 
 
 class IndexUpdate(NamedTuple):
-    """A conversation as it was found.
+    """The parsed document of a conversation, or the part of it that changed.
 
     Attributes:
-        must_recheck: Whether it must be read again, as it may change without its version showing it.
-        tag: The note's, when that vouches for the file; else empty.
+        must_recheck: Whether it must be read again later, as it may change without another version.
+        tag: The tag of the state header, if the header belongs to this version. Otherwise empty.
         by_store: Whether a store wrote this version.
-        head: None: only `updated_at` changed.
+        head: The head. None: only `updated_at` changed.
         current: `metadata.currentNode`.
-        head_checksums: Checksums of what else is in the head, and of the context.
-        messages: Those from position `start` on; what lies before is as it was. None: all are as
-            they were.
-        history_span: Offsets of the history and of its end, and the checksum of what lies between; in the
-            canonical layout.
-        damaged: What is wrong; nothing else is known then.
-        repairable: Whether a crash can have left it so.
+        head_checksums: Checksums of the other fields of the head, and of the context.
+        start: The position of the first of `messages`. The messages before it did not change.
+        messages: The messages from `start` on. None: no message changed.
+        entries: The number of all messages.
+        history_span: The offsets of the history and of its end, and the checksum of the bytes
+            between them, in the canonical layout. None: another layout.
+        damaged: The damage. The other fields are not set then.
+        repairable: Whether a crash of a write can be the cause.
     """
 
     version: IndexedVersion
@@ -112,15 +114,15 @@ class IndexUpdate(NamedTuple):
 def parse_file(
     data: bytes, version: IndexedVersion, path: str, id: str, *, is_vouched: bool = False
 ) -> IndexUpdate:
-    """Parse a whole document for the index. If it is damaged, the result says how.
+    """Parse a whole document. If it is damaged, the result has the damage.
 
     Args:
         data: The document.
         version: Its version.
         path: Its name in errors.
         id: Its id.
-        is_vouched: Whether the store wrote exactly these bytes in the canonical layout, so that
-            they need no validation.
+        is_vouched: Whether the store wrote exactly these bytes in the canonical layout. Then they
+            are not validated.
     """
     try:
         return _parse_valid(data, version, path, id, is_vouched=is_vouched)
@@ -131,7 +133,7 @@ def parse_file(
 def _parse_valid(
     data: bytes, version: IndexedVersion, path: str, id: str, *, is_vouched: bool
 ) -> IndexUpdate:
-    document, is_canonical = _document(data, path, id, vouched=is_vouched)
+    document, is_canonical = _document(data, path, id, is_vouched=is_vouched)
     # As `Store.head` does: if the head is in its usual place, list it as the file has it.
     is_usual = data.endswith(b"]\n}\n") and layout.head_of(data) is not None
     head = Head.of(document, path, version.size) if is_usual else None
@@ -161,9 +163,10 @@ def _parse_valid(
     return with_head(update, document, head)
 
 
-def with_head(file: IndexUpdate, document: dict[str, Any], head: Head | None) -> IndexUpdate:
+def with_head(update: IndexUpdate, document: dict[str, Any], head: Head | None) -> IndexUpdate:
+    """Return an update with the head of a document."""
     current = document.get("metadata", {}).get("currentNode")
-    return file._replace(
+    return update._replace(
         head=head,
         updated_at=head.updated_at if head else "",
         current=current if isinstance(current, str) else None,
@@ -171,84 +174,101 @@ def with_head(file: IndexUpdate, document: dict[str, Any], head: Head | None) ->
     )
 
 
-def _document(data: bytes, path: str, id: str, *, vouched: bool) -> tuple[dict[str, Any], bool]:
-    """The checked document in a file, and whether its layout is that of the store (its order of
-    keys may not be).
+def _document(data: bytes, path: str, id: str, *, is_vouched: bool) -> tuple[dict[str, Any], bool]:
+    """Decode and check a document.
 
-    orjson accepts a second key of one name and any depth. A file that it writes back byte for byte
-    has no second key.
+    orjson accepts a second key of one name, and any depth. A file that it encodes to the same bytes
+    has no second key. Any other file is decoded strictly.
+
+    Returns: the document, and whether its layout is canonical (the order of its keys may differ).
     """
     try:
         document = orjson.loads(data)
-        is_plain = vouched or orjson.dumps(document, option=_FILE) == data
+        is_plain = is_vouched or orjson.dumps(document, option=_FILE_OPTIONS) == data
     except (orjson.JSONDecodeError, TypeError):
         is_plain = False
     if not is_plain or type(document) is not dict:
         return decode_checked(data, path, id), False
-    if not vouched:
-        if (
-            _DEEP in data
-            or document.get("id") != id
-            or not str(document.get("version")).startswith("2.")
-        ):
-            return decode_checked(data, path, id), True
-        validation.check(document, data, path)
+    if is_vouched:
+        return document, True
+    is_other_id = document.get("id") != id
+    is_other_version = not str(document.get("version")).startswith("2.")
+    if is_other_id or is_other_version or _DEEP in data:
+        return decode_checked(data, path, id), True
+    validation.check(document, data, path)
     return document, True
-
-
-#: The indentation of what is nested deeper than a capsule's own fields ever are; such a file is
-#: read strictly.
-_DEEP = b"\n" + b" " * 120
 
 
 def _head_checksums(document: dict[str, Any]) -> tuple[int, int]:
     """Checksums of the head, without lock and `updatedAt`, and of the context."""
     metadata = {key: value for key, value in document.get("metadata", {}).items() if key != "lock"}
-    head = {
-        key: value
-        for key, value in document.items()
-        if key not in ("history", "context", "updatedAt", "metadata")
-    }
-    return zlib.crc32(orjson.dumps([head, metadata])), zlib.crc32(
-        orjson.dumps(document.get("context"))
-    )
+    head = {}
+    for key, value in document.items():
+        if key not in ("history", "context", "updatedAt", "metadata"):
+            head[key] = value
+    head_checksum = zlib.crc32(orjson.dumps([head, metadata]))
+    return head_checksum, zlib.crc32(orjson.dumps(document.get("context")))
 
 
-# -- Messages
-# --------------------------------------------------------------------------------------------------------
-# Equal entries have equal digests, wherever they stand and in whatever layout; an entry without an
-# id or a time is refused, and migrating the document gives it both.
+# -- Messages --------------------------------------------------------------------------------------
 
 
-def pieces_of(block: bytes) -> list[bytes]:
-    """The lines of each entry in the bytes of a canonical history, without its braces."""
-    return block[_FIRST:-_LAST].split(_BETWEEN) if block else []
+def pieces_of(history: bytes) -> list[bytes]:
+    """Split the bytes of a canonical history into the lines of each entry, without its braces."""
+    if not history:
+        return []
+    return history[len(_HISTORY_START) : -len(_HISTORY_END)].split(_SEPARATOR)
 
 
 def lines_of(entry: dict[str, Any]) -> bytes:
-    """The same of one entry, wherever it stands."""
+    """Return the canonical lines of an entry, without its braces."""
     return codec.encode_entry(entry).removeprefix(b"    {\n").removesuffix(b"\n    }")
 
 
 def messages_of(
     entries: list[dict[str, Any]], pieces: Iterable[bytes]
 ) -> list[IndexedMessage] | None:
-    """The messages, each with the lines it stands in; None when one has no id, no time or an order
-    of its own.
+    """Return the messages for the index.
+
+    Args:
+        entries: The entries of the history.
+        pieces: The canonical lines of each entry.
+
+    Returns: None if an entry has no id or no time, or its keys are in another order. Then the
+        document must be migrated first.
     """
-    made = []
+    messages = []
     for entry, piece in zip(entries, pieces, strict=True):
-        get = entry.get
-        role, content, stamp, id = entry["role"], entry["content"], get("timestamp"), get("id")
-        parent = (entry["parent"] or ROOT) if "parent" in entry else None
-        if not id or not stamp or not canonical.is_in_order(tuple(entry)):
+        role = entry["role"]
+        content = entry["content"]
+        timestamp = entry.get("timestamp")
+        id = entry.get("id")
+        if not id or not timestamp or not canonical.is_in_order(tuple(entry)):
             return None
+        parent = None
+        if "parent" in entry:
+            parent = entry["parent"] or ROOT
         digest = zlib.crc32(piece) << 31 | len(piece) & 0x7FFFFFFF
-        words, tools = count_words(content), tools_of(entry)
-        tokens = _tokens(content) + (_tokens(tools) if tools else 0)
-        said = words, tokens, content, tools, digest, facts_of(entry)
-        made.append(_message((id, parent, role, get("from"), ms_of(stamp), *said)))
-    return made
+        tools = tools_of(entry)
+        tokens = _tokens(content)
+        if tools:
+            tokens += _tokens(tools)
+        # In the order of the fields of `IndexedMessage`.
+        values = (
+            id,
+            parent,
+            role,
+            entry.get("from"),
+            ms_of(timestamp),
+            count_words(content),
+            tokens,
+            content,
+            tools,
+            digest,
+            facts_of(entry),
+        )
+        messages.append(_message(values))
+    return messages
 
 
 def _tokens(text: str) -> int:
@@ -256,10 +276,12 @@ def _tokens(text: str) -> int:
 
 
 def tools_of(entry: dict[str, Any]) -> str | None:
-    """Tool calls and reasoning as text; None when there are none."""
+    """Return tool calls and reasoning as text. None: there are none."""
     if "reasoning" not in entry and "toolCalls" not in entry:
         return None
-    parts = [entry["reasoning"]] if isinstance(entry.get("reasoning"), str) else []
+    parts = []
+    if isinstance(entry.get("reasoning"), str):
+        parts.append(entry["reasoning"])
     if entry.get("toolCalls"):
         parts.append(orjson.dumps(entry["toolCalls"]).decode())
     return "\n".join(part for part in parts if part) or None
