@@ -1,15 +1,18 @@
-"""The file of the index: opened, built aside and put into place, and built anew when anything is
-wrong with it.
+"""Open the SQLite file of the index, build it, and replace it if it is unusable.
 
-What must stay true: a connection that writes has the file that the name stands for, or one that
-nobody will read any more, so that no two indexes share a write-ahead log; the index may be deleted,
-cut short or overwritten at any moment; and where no file can be written, the index is in memory.
+If there is no usable file, a process builds one under another name and renames it. SQLite finds the
+write-ahead log `index.sqlite3-wal` by name. So a replacement, under the lock of `index.lock`,
+removes first the old file, then its log, and then gives the new file the name. The new file is
+complete and has no log. A process that opened the old file in between notices before it writes that
+the name belongs to another inode. SQLite itself leaves the log alone when it closes a file without
+a name.
 
-How a new file replaces the old one: SQLite finds `index.sqlite3-wal` by name. So under the lock of
-`index.lock`, first the old file's name goes, then its log's, then the new file gets the name,
-complete and without a log. A process that opened the old file in between sees that the name stands
-for another one before it writes. SQLite itself leaves the log alone when it closes a file without a
-name.
+What must stay true:
+
+- A connection that writes has the file that has the name, or one that nobody will read any more, so
+  that no two indexes share a write-ahead log.
+- The file may be deleted, truncated or overwritten at any moment.
+- Where no file can be written, the index is in memory.
 """
 
 from __future__ import annotations
@@ -29,14 +32,14 @@ _log = logging.getLogger("capsule")
 
 _LOCK = "index.lock"
 _LOGS = (f"{INDEX}-wal", f"{INDEX}-shm", f"{INDEX}-journal")
+#: The longest waits for another process that writes, and for one that builds the index, in seconds.
 _BUSY_S = 30.0
+_BUILD_TIMEOUT_S = 600.0
 _POLL_S = 0.02
-_BUILT_S = 600.0
 _TRIES = 8
-_CACHE_KIB = 16 * 1024  # KiB
-#: Nothing of it is durable until it is put into place. Pages of 8 KiB hold more of the longer
-#: messages as a whole.
-_BUILDING = (
+_CACHE_KIB = 16 * 1024
+#: A file that is being built need not be durable. Pages of 8 KiB hold more long messages as a whole.
+_BUILD_SETTINGS = (
     "page_size = 8192",
     "journal_mode = OFF",
     "synchronous = OFF",
@@ -49,7 +52,7 @@ Fill = Callable[[sqlite3.Connection, Progress | None], None]
 
 
 class UnusableIndex(Exception):
-    """The file can't be used as it is. It never leaves this package."""
+    """The file must be replaced. This error is not raised to callers of the engine."""
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -57,20 +60,18 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether another process held the file for too long."""
-    return isinstance(error, sqlite3.Error) and _code(error) in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
+    """Return whether another process locked the file for too long."""
+    busy_codes = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return isinstance(error, sqlite3.Error) and _code(error) in busy_codes
 
 
 def is_unusable(error: Exception) -> bool:
-    """Whether an error speaks against the file, and not against what was asked of it."""
+    """Return whether the file is the cause of an error, and not the statement."""
     if isinstance(error, UnusableIndex):
         return True
-    return isinstance(error, sqlite3.Error) and (
-        _code(error) in _FILE_ERRORS or "no such table" in str(error)
-    )
+    if not isinstance(error, sqlite3.Error):
+        return False
+    return _code(error) in _FILE_ERRORS or "no such table" in str(error)
 
 
 _FILE_ERRORS = frozenset(
@@ -83,17 +84,18 @@ class IndexDatabase:
     """The database of one index in one process.
 
     Args:
-        derived: Where it lies; None: in memory.
-        fill: Fills an empty index with all there is.
+        derived: The directory of the file. None: the index is in memory.
+        fill: Fills an empty index with all conversations.
 
     Attributes:
-        generation: Tells this index from the one before it was built anew.
+        generation: Identifies one build of the index. See `Index`.
     """
 
     def __init__(self, derived: DerivedFiles | None, fill: Fill) -> None:
         self._derived_or_none = derived
         self._fill = fill
         self._connection: sqlite3.Connection | None = None
+        #: The inode of the open file. 0: the index is in memory, or not open.
         self._inode = 0
         self._pid = os.getpid()
         self._is_in_memory = derived is None
@@ -108,17 +110,18 @@ class IndexDatabase:
     # -- Opening -----------------------------------------------------------------------------------
 
     def ensure(self, progress: Progress | None = None) -> tuple[sqlite3.Connection, bool]:
-        """The connection that writes; and whether it is to another index than the last time. Not
-        thread-safe.
+        """Open the index, or build it.
+
+        Returns: the connection, and whether it is to another index than the last time. Not
+            thread-safe.
 
         Raises:
-            sqlite3.Error, Unusable: There is something wrong with the file.
+            sqlite3.Error, UnusableIndex: The file is the cause.
         """
-        is_same = os.getpid() == self._pid and (
-            self._derived_or_none is None or self._inode in (0, self._derived_or_none.inode(INDEX))
-        )
-        if self._connection is not None and is_same:
-            return self._connection, False
+        if self._connection is not None and os.getpid() == self._pid:
+            derived = self._derived_or_none
+            if derived is None or self._inode in (0, derived.inode(INDEX)):
+                return self._connection, False
         self.forget()
         for _ in range(_TRIES):
             if self._is_in_memory or not (self._open() or self._build(progress)):
@@ -128,7 +131,7 @@ class IndexDatabase:
         raise UnusableIndex("it keeps being replaced")
 
     def _open(self) -> bool:
-        """Open the file, when there is a sound one of this version."""
+        """Open the file. Return False if there is no usable one of this version."""
         inode = self._derived.inode(INDEX)
         if not inode:
             return False
@@ -138,7 +141,7 @@ class IndexDatabase:
             db = sqlite3.connect(
                 uri, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
-            # The first read opens the log; only then is it certain whose log that is.
+            # The first read opens the log. Only after it, the inode shows whose log that is.
             db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if self._derived.inode(INDEX) != inode:
                 raise UnusableIndex("replaced while it was opened")
@@ -166,9 +169,7 @@ class IndexDatabase:
     # -- Building ----------------------------------------------------------------------------------
 
     def _build(self, progress: Progress | None) -> bool:
-        """Build the index and put it into place, unless another process has just done so; False
-        when it can't be.
-        """
+        """Build the index, unless another process has just built it. Return False if that fails."""
         try:
             release = self._lock()
         except CapsuleError as error:
@@ -178,10 +179,10 @@ class IndexDatabase:
             if self._open():
                 return True
             self._sweep()
-            self._build_aside(progress)
+            self._build_file(progress)
         except (CapsuleError, sqlite3.OperationalError) as error:
             if self._is_filling and isinstance(error, CapsuleError):
-                raise  # It is the documents that can't be read.
+                raise  # The documents can't be read.
             self.stay_in_memory(error)
             return False
         finally:
@@ -190,8 +191,11 @@ class IndexDatabase:
         return True
 
     def _lock(self) -> Callable[[], None]:
-        """Wait for the lock of whoever builds. Raises StoreBusy, and as `DerivedFiles.try_lock`."""
-        deadline = time.monotonic() + _BUILT_S
+        """Wait for the lock of a build. Raises StoreBusy, and as `DerivedFiles.try_lock`.
+
+        Returns: a function that releases it.
+        """
+        deadline = time.monotonic() + _BUILD_TIMEOUT_S
         while (release := self._derived.try_lock(_LOCK)) is None:
             if time.monotonic() > deadline:
                 raise StoreBusy(
@@ -200,33 +204,35 @@ class IndexDatabase:
             time.sleep(_POLL_S)
         return release
 
-    def _build_aside(self, progress: Progress | None) -> None:
-        aside = f"{INDEX}-{os.urandom(6).hex()}.new"
-        path = self._derived.make(aside)
+    def _build_file(self, progress: Progress | None) -> None:
+        """Build the index under another name, and replace the file."""
+        temporary_name = f"{INDEX}-{os.urandom(6).hex()}.new"
+        path = self._derived.make(temporary_name)
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            for setting in _BUILDING:
+            for setting in _BUILD_SETTINGS:
                 db.execute(f"PRAGMA {setting}").close()
             self._fill_tables(db, progress)
             db.execute("PRAGMA main.locking_mode = NORMAL").close()
             db.execute("PRAGMA main.journal_mode = WAL").close()
             db.close()
             self._derived.drop(INDEX, *_LOGS)
-            self._derived.put(aside, INDEX)
+            self._derived.put(temporary_name, INDEX)
         except BaseException:
             db.close()
             with suppress(CapsuleError):
-                self._derived.drop(aside, *(f"{aside}-{log}" for log in ("wal", "shm", "journal")))
+                self._derived.drop(
+                    temporary_name,
+                    *(f"{temporary_name}-{log}" for log in ("wal", "shm", "journal")),
+                )
             raise
 
     def _fill_tables(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        from capsule.engines.index.search import (
-            words,
-        )  # Only where something is written: a list mostly writes nothing.
+        # Imported here, as a list mostly writes nothing.
+        from capsule.engines.index.search import words
 
-        db.execute(
-            "PRAGMA temp_store = MEMORY"
-        )  # Texts go through a table there, and it needs no directory.
+        # Texts go through a temporary table. In memory it needs no directory.
+        db.execute("PRAGMA temp_store = MEMORY")
         db.execute("BEGIN")
         schema.create(db)
         if not db.in_transaction:
@@ -241,24 +247,24 @@ class IndexDatabase:
     def _fill_memory(self, progress: Progress | None) -> None:
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._fill_tables(db, progress)
-        self._connection, self._inode, self.generation = db, 0, self._generation(db)
+        self._connection = db
+        self._inode = 0
+        self.generation = self._generation(db)
 
     def _sweep(self) -> None:
-        """Drop what builders left that are dead; the lock is held."""
+        """Remove files of builds that were killed. The caller has the lock."""
         for name in self._derived.names():
             if name.startswith(f"{INDEX}-") and ".new" in name:
                 self._derived.drop(name)
 
-    def stay_in_memory(self, why: Exception) -> None:
-        """Use no file any more."""
+    def stay_in_memory(self, error: Exception) -> None:
+        """Use no file any more, because of an error, which is logged."""
         if not self._is_in_memory:
             self._is_in_memory = True
-            _log.warning("the index can't be stored (%s); each process builds it in memory", why)
+            _log.warning("the index can't be stored (%s); each process builds it in memory", error)
 
     def discard(self) -> None:
-        """Have the index built anew by the next `ensure`, as this one is of no use. Not
-        thread-safe.
-        """
+        """Remove this unusable index, so that the next `ensure` builds it. Not thread-safe."""
         inode = self._inode
         self.forget()
         if inode:
@@ -266,13 +272,13 @@ class IndexDatabase:
                 self._remove(inode)
 
     def drop(self) -> None:
-        """Have the index built anew, whatever lies there. Raises Refused, StorageFailed."""
+        """Remove any file of the index. Raises Refused, StorageFailed."""
         self.forget()
         if self._derived_or_none is not None:
             self._remove(None)
 
     def _remove(self, inode: int | None) -> None:
-        """Remove the file with this inode (None: any), its logs, and what a builder left."""
+        """Remove the file with this inode (None: any), its logs, and files of killed builds."""
         release = self._lock()
         try:
             if inode in (None, self._derived.inode(INDEX)):
@@ -285,34 +291,37 @@ class IndexDatabase:
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """What `ensure` opened last. Only whoever holds the lock of the index uses it: SQLite
-        crashes the process when one thread closes what another one reads."""
+        """The connection that `ensure` opened last.
+
+        Use it only with the thread lock of the index: SQLite crashes the process if one thread
+        closes a connection that another one reads.
+        """
         assert self._connection is not None
         return self._connection
 
     def forget(self) -> None:
-        """Close the connection. In a forked child it is the parent's, and only dropped."""
-        connection, self._connection, self._inode = self._connection, None, 0
+        """Close the connection. In a forked child it is the parent's, and is only dropped."""
+        connection = self._connection
+        self._connection = None
+        self._inode = 0
         if os.getpid() != self._pid:
-            _parents.append(
-                connection
-            )  # Closing it would meddle with files that the parent is at work on.
+            # Closing it would change files that the parent uses.
+            _parents.append(connection)
             self._pid = os.getpid()
         elif connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
 
     def __del__(self) -> None:
-        # A store that nobody closed gives its files back with itself, as the rest of it does;
-        # Python 3.13 would warn.
+        # A store that was not closed closes its files when it is deleted. Python 3.13 would warn.
         with suppress(AttributeError):
             self.forget()
 
 
-#: Connections of a parent process, kept from being closed.
+#: Connections of a parent process, which the child must not close.
 _parents: list[sqlite3.Connection | None] = []
 
 
 def _quoted(path: str) -> str:
-    """A path as it stands in a URI."""
+    """Return a path quoted for a URI."""
     return path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
