@@ -551,7 +551,7 @@ class Agents:
         for other in others:
             request = self._people.requests_of(other).get(profile.id, {})
             contact = Contact(
-                Agent.of(self._directory.agents.read(other), presence, is_known=False),
+                Agent.of(self._directory.agents.read(other), presence, shows_entries=False),
                 dm_availability(profile, self._directory.profile(other)),
                 request.get("at") or "",
             )
@@ -686,7 +686,7 @@ class Agents:
         from capsule.messaging.contacts import Agent
 
         return Agent.of(
-            self._documents.read(id), presence, is_known=self._store.agent in (None, id)
+            self._documents.read(id), presence, shows_entries=self._store.agent in (None, id)
         )
 
 

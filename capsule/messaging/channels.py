@@ -1,9 +1,12 @@
-"""Channels: conversations with a name, which the agents of a project, or of all, find, join and
-leave.
+"""Channels: conversations with a name, which the agents of one project or of all projects find, join
+and leave.
 
-What must stay true: nobody makes a second channel of a name that it finds in a scope, and no answer
-tells of another one. Who may do what is never decided here: the Store asks the rule in the mutex of
-each write. It reads no message.
+A channel is a conversation of the type `channel`. `metadata.channel` has its name, its scope and its
+settings, and `metadata.participants` its members.
+
+What must stay true: an agent cannot make a second channel with the name and scope of one that it may
+find. No answer reveals a channel that the agent may not find. Permissions are checked by the Store in
+the mutex of each write, not here. Nothing here reads messages.
 """
 
 from __future__ import annotations
@@ -39,13 +42,17 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
 
 MembershipSource = Literal["manual", "frontmatter", "default"]
-#: The settings in `metadata.channel`, and their names there; the others stand in the metadata.
-_IN_CHANNEL = {"access": "access", "default": "isDefault"}
-_IN_CHANNEL |= {"topic_required": "topicRequired", "default_topic": "defaultTopic"}
+#: The settings that are in `metadata.channel`, with their names there. The others are in `metadata`.
+_CHANNEL_FIELDS = {
+    "access": "access",
+    "default": "isDefault",
+    "topic_required": "topicRequired",
+    "default_topic": "defaultTopic",
+}
 
 
 class ChannelSettings(TypedDict, total=False):
-    """What a channel is, besides its name, its scope and its members. See `Channels.create`."""
+    """The settings of a channel. See `Channels.create`."""
 
     access: str | None
     description: str | None
@@ -61,10 +68,10 @@ class ChannelListing:
 
     Attributes:
         id: The id of its conversation.
-        channel: Its name, its scope, and what else makes it a channel.
-        description: What it is for.
+        channel: Its name, its scope and its settings.
+        description: Its purpose.
         members: The number of agents in it.
-        is_in: Whether the agent that asks is one of them.
+        is_in: Whether the reader is one of them.
         archived: Whether it is archived.
     """
 
@@ -77,22 +84,23 @@ class ChannelListing:
 
     def as_json(self) -> dict[str, Any]:
         """The channel as `--json` prints it."""
-        more = {
+        return {
+            "id": self.id,
+            **self.channel.as_json(),
             "description": self.description,
             "members": self.members,
             "in": self.is_in,
             "archived": self.archived,
         }
-        return {"id": self.id, **self.channel.as_json(), **more}
 
 
 class Channels(TypedConversations):
     """Channels: conversations with a name, which agents find, join and leave.
 
     A `channel` is given by its name, by `name@project`, or by its id. A name alone means the
-    agent's own project, then `global`, then any other project whose channel it finds. `agent` is
-    who does something; None: the one that the store acts for, or else the store's owner. Each
-    method raises NotFound if there is no such channel that the agent finds.
+    agent's own project, then `global`, then any other project whose channel it may find. `agent` is
+    the acting agent. None: the one that the store acts for, or else the store's owner. Each method
+    raises NotFound if there is no such channel that the agent may find.
     """
 
     _type = "channel"
@@ -106,60 +114,72 @@ class Channels(TypedConversations):
         members: Iterable[str] = (),
         **settings: Unpack[ChannelSettings],
     ) -> Head:
-        """Make a channel. Its maker is in it, with every right.
+        """Make a channel. Its maker is a member with all permissions.
 
         Args:
             name: Its name: lower-case letters, digits and `-`, at most 80.
             agent: The agent that makes it.
-            scope: `project`: that of the agent, and `global` for the owner; `global`; or a project,
-                by its id or name.
+            scope: `project` (the agent's own, or `global` for the owner), `global`, or the id or
+                name of a project.
             members: The other agents in it, by their ids or names.
-            settings: `access`: `open`, the agents of the scope join as they like; `members`, by
-                invitation, from other projects too; `private`, nobody joins later. `description`.
-                `default`: whether the agents of its scope join it when they are registered, if it
-                is open. `topic_required`: whether a message needs a topic. `default_topic`: that of
-                a message which names none.
+            settings: `access`: `open` (the agents of the scope join as they like), `members` (by
+                invitation, from other projects too) or `private` (nobody joins later).
+                `description`: its purpose. `default`: whether the agents of its scope join it when
+                they are registered, if it is open. `topic_required`: whether a message needs a
+                topic. `default_topic`: the topic of a message without one.
 
         Raises:
             NotFound: There is no such agent or project. For a member that does not exist an agent
                 gets Refused.
             InvalidInput: An argument can't be accepted, or there is such a channel that the agent
-                finds.
+                may find.
             Refused: The agent may not make it, which for a global default channel is a person's
                 right; or one of the members lets the maker not write to it, as `agents.discover`
                 says.
 
         Cost: as `list`, and writing a new file.
         """
-        maker, stamp = self._acting_agent(agent), timestamps.now()
-        where = self._scope(scope, maker and self._people.documents.ensure_exists(maker))
-        channel = Channel(check_channel_name(name), where)
+        maker = self._acting_agent(agent)
+        stamp = timestamps.now()
+        if maker is not None:
+            self._people.documents.ensure_exists(maker)
+        channel = Channel(check_channel_name(name), self._scope(scope, maker))
         others = self._people.directory.resolve_all(members, maker)
-        rights = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
-        first = with_joined(
-            None, [maker] if maker else [], stamp, invitedBy="self", source="manual", **rights
+        all_permissions = dict.fromkeys(("canLeave", "canSend", "canInvite", "canManage"), True)
+        participants = with_joined(
+            None,
+            [] if maker is None else [maker],
+            stamp,
+            invitedBy="self",
+            source="manual",
+            **all_permissions,
         )
-        about: Document = {
+        participants = with_joined(
+            participants, others, stamp, invitedBy=maker or "system", source="manual"
+        )
+        metadata: Document = {
             "channel": channel.as_json(),
-            "participants": with_joined(
-                first, others, stamp, invitedBy=maker or "system", source="manual"
-            ),
+            "participants": participants,
             "createdBy": maker,
         }
-        _set(about, settings)
-        # What is there by now, and is not found below, is hidden from the maker.
-        is_apart = settings.get("access") == "private" or self._store.inner.whole_engine.exists(
-            CONVERSATIONS, channel.id
+        _apply_settings(metadata, settings)
+        id = channel.id
+        # If the id is in use although the maker finds no such channel, the maker may not know of
+        # that channel. Another id conceals it.
+        is_in_use = self._store.inner.whole_engine.exists(CONVERSATIONS, id)
+        if settings.get("access") == "private" or is_in_use:
+            id = channel.id_apart(random_suffix())
+        document = new_capsule(
+            id, name, stamp, type="channel", title_set_by="user", metadata=metadata
         )
-        id = channel.id_apart(random_suffix()) if is_apart else channel.id
-        document = new_capsule(id, name, stamp, type="channel", title_set_by="user", metadata=about)
         try:
             with suppress(NotFound):
                 raise ConversationExists(self.get(channel.id, agent=maker).id)
             return self._write_new(maker, document)
         except ConversationExists:
             raise InvalidInput(
-                f"there is a channel {name}@{where} already; join it, or choose another name"
+                f"there is a channel {name}@{channel.scope} already; "
+                "join it, or choose another name"
             ) from None
 
     def join(
@@ -170,50 +190,56 @@ class Channels(TypedConversations):
         Args:
             channel: The channel.
             agent: The agent that joins.
-            source: Why it joins. `frontmatter` and `default`: a file of its project, or the
-                channel, says so. That brings back nobody who left; and a default nobody who was
-                taken out.
+            source: Why it joins. `manual`: it was asked to. `frontmatter`: a file of its project
+                says so. `default`: the channel does. An agent that left comes back only by
+                `manual`. One that was removed does not come back by `default`.
 
-        Raises Refused: it is by invitation (the error says who may invite), or the agent stays out
-        of it. Cost: copying the file.
+        Raises Refused: joining takes an invitation (the error says who may invite), or the agent
+        has left. Cost: copying the file.
         """
-        who = self._people.registered_agent(agent)
-        id = self.resolve(channel, who)
+        joining_agent = self._people.registered_agent(agent)
+        id = self.resolve(channel, joining_agent)
 
         def change(head: Document, stamp: str) -> None:
-            people = head["metadata"].get("participants")
-            was = next((each for each in members_in(people) if each.id == who), None)
-            stays_out = (
-                was is not None and not was.is_in and (source == "default" or was.opted_out_at)
-            )
-            if source != "manual" and stays_out:
+            participants = head["metadata"].get("participants")
+            member = None
+            for participant in members_in(participants):
+                if participant.id == joining_agent:
+                    member = participant
+            if _stays_out(member, source):
                 raise Refused(
-                    f"{who} has left {id}, and can come back only by joining again", id=id, path=""
+                    f"{joining_agent} has left {id}, and comes back only by joining it itself",
+                    id=id,
+                    path="",
                 )
-            # Who was invited and left by itself comes back on that invitation.
-            is_back = was is not None and was.is_invited and was.opted_out_at
-            why = (
-                {}
-                if is_back
-                else {"invitedBy": "system" if source == "default" else "self", "source": source}
+            origin: Document = {
+                "invitedBy": "system" if source == "default" else "self",
+                "source": source,
+            }
+            if member is not None and member.is_invited and member.opted_out_at:
+                origin = {}  # It was invited and left by itself. The invitation is still valid.
+            head["metadata"]["participants"] = with_joined(
+                participants, [joining_agent], stamp, **origin
             )
-            head["metadata"]["participants"] = with_joined(people, [who], stamp, **why)
 
-        return self._change(id, who, change)
+        return self._change(id, joining_agent, change)
 
     def leave(self, channel: str, *, agent: str | None = None) -> Head:
-        """Leave a channel for good: nothing brings the agent back but itself, and into a private
-        one an invitation.
+        """Leave a channel for good. Only the agent itself can join again, and a private channel only
+        by a new invitation.
 
         Args:
             channel: The channel.
             agent: The agent that leaves.
 
-        Raises Refused: the agent may not leave it, as its own notes. Cost: copying the file.
+        Raises Refused: the agent may not leave it, for example its own notes. Cost: copying the
+        file.
         """
-        who = self._store.inner.required_agent(agent)
+        leaving_agent = self._store.inner.required_agent(agent)
         return self._change_members(
-            channel, who, lambda people, at: with_left(people, [who], at, optedOutAt=at)
+            channel,
+            leaving_agent,
+            lambda members, time: with_left(members, [leaving_agent], time, optedOutAt=time),
         )
 
     def invite(
@@ -227,66 +253,70 @@ class Channels(TypedConversations):
         can_invite: bool | None = None,
         can_manage: bool | None = None,
     ) -> Head:
-        """Let agents into a channel, of other projects too. Those that are in it get the rights
-        that are given.
+        """Add agents to a channel, of other projects too. Members get the permissions that are given.
 
         Args:
             channel: The channel.
             agents: The agents, by their ids or names.
             agent: The agent that invites them.
-            can_send, can_leave, can_invite, can_manage: What they may do there: write, leave,
-                invite others, change the channel and take others out. None: as everybody there;
-                what was withheld from one stays so.
+            can_send, can_leave, can_invite, can_manage: Whether they may write, leave, invite
+                others, and change the channel and remove others. None: a new member gets the
+                channel's default, and a member keeps its own permission.
 
-        Raises Refused: the agent may not invite (the error says who may), or not give these rights,
-        which takes the right to manage; one of them lets the agent not write to it, as
-        `agents.discover` says; or one has left an open channel, or one by invitation, for good.
-        Into a private channel its maker lets only those who left it. Cost: copying the file.
+        Raises Refused: the agent may not invite (the error says who may). It may not give these
+        permissions, for which it needs the one to manage. One of the agents does not let it write
+        to it, as `agents.discover` says. One has left the channel for good. Or the channel is
+        private, and one of the agents was never in it. Cost: copying the file.
         """
-        who = self._acting_agent(agent)
-        added = self._people.directory.resolve_all(agents, who)
-        given = {
+        inviting_agent = self._acting_agent(agent)
+        invited = self._people.directory.resolve_all(agents, inviting_agent)
+        permissions: Document = {
             "canSend": can_send,
             "canLeave": can_leave,
             "canInvite": can_invite,
             "canManage": can_manage,
         }
-        rights = {name: value for name, value in given.items() if value is not None}
-        about: Document = {"invitedBy": who or "system", "source": "manual", **rights}
-        return self._change_members(
-            channel,
-            who,
-            lambda people, at: with_joined(
-                with_permissions(people, added, rights), added, at, **about
-            ),
-        )
+        permissions = {name: value for name, value in permissions.items() if value is not None}
+        origin: Document = {"invitedBy": inviting_agent or "system", "source": "manual"}
+
+        def add_members(members: Any, time: str) -> Any:
+            with_new_permissions = with_permissions(members, invited, permissions)
+            return with_joined(with_new_permissions, invited, time, **origin, **permissions)
+
+        return self._change_members(channel, inviting_agent, add_members)
 
     def remove(self, channel: str, member: str, *, agent: str | None = None) -> Head:
         """Remove an agent from a channel. It may be invited again.
 
         Args:
             channel: The channel.
-            member: The agent that is taken out: its id or name.
-            agent: The agent that does it.
+            member: The member: its id or name.
+            agent: The agent that removes it.
 
         Raises Refused: the agent may not manage the channel. Cost: copying the file.
         """
-        who, there = (
-            self._acting_agent(agent),
-            {each.id for each in self._head(channel, agent).participants},
+        removing_agent = self._acting_agent(agent)
+        ids = {participant.id for participant in self._head(channel, agent).participants}
+        member_id = member
+        if member not in ids:  # The agents of members may have been forgotten.
+            member_id = self._people.directory.resolve(member, removing_agent)
+        return self._change_members(
+            channel, removing_agent, lambda members, time: with_left(members, [member_id], time)
         )
-        whom = (
-            member if member in there else self._people.directory.resolve(member, who)
-        )  # It may be forgotten by now.
-        return self._change_members(channel, who, lambda people, at: with_left(people, [whom], at))
 
     def _change_members(
-        self, channel: str, who: str | None, changed: Callable[[Any, str], Any]
+        self, channel: str, agent: str | None, with_change: Callable[[Any, str], Any]
     ) -> Head:
-        def change(head: Document, stamp: str) -> None:
-            head["metadata"]["participants"] = changed(head["metadata"].get("participants"), stamp)
+        """Change the members of a channel.
 
-        return self._change(self.resolve(channel, who), who, change)
+        `with_change` takes the members and the time, and returns the members after the change.
+        """
+
+        def change(head: Document, stamp: str) -> None:
+            metadata = head["metadata"]
+            metadata["participants"] = with_change(metadata.get("participants"), stamp)
+
+        return self._change(self.resolve(channel, agent), agent, change)
 
     def update(
         self, channel: str, *, agent: str | None = None, **settings: Unpack[ChannelSettings]
@@ -296,15 +326,17 @@ class Channels(TypedConversations):
         Args:
             channel: The channel.
             agent: The agent that changes it.
-            settings: As `create` takes them; None: as it is; an empty text: none. `archived`:
-                whether it is archived.
+            settings: As `create` takes them. None: the setting is not changed. An empty text: it is
+                removed. `archived`: whether it is archived.
 
         Raises InvalidInput, and Refused as `create`, or if the agent may not manage it. Cost:
         copying the file.
         """
-        who = self._acting_agent(agent)
+        acting_agent = self._acting_agent(agent)
         return self._change(
-            self.resolve(channel, who), who, lambda head, stamp: _set(head["metadata"], settings)
+            self.resolve(channel, acting_agent),
+            acting_agent,
+            lambda head, stamp: _apply_settings(head["metadata"], settings),
         )
 
     def get(self, channel: str, *, agent: str | None = None) -> ChannelListing:
@@ -312,56 +344,56 @@ class Channels(TypedConversations):
 
         Args:
             channel: The channel.
-            agent: The agent that asks.
+            agent: The reader.
 
-        Raises InvalidInput: several have this name; the error lists them.
+        Raises InvalidInput: several have this name. The error lists them.
 
-        Cost: by its id, reading the beginning of its file, if it changed; by its name, as `list`.
+        Cost: by its id, reading the beginning of its file, if it changed. By its name, as `list`.
         """
-        who, name = self._acting_agent(agent), channel
-        if "_" in channel:  # No name has one, and every id.
-            if (listed := self._found(channel, who)) is not None:
-                return listed
-            _, project, name = (*channel.split("_"), "", "")[:3]
-            name = f"{name}@{project}"
-        found = {each.id: each for each in self.list(agent=who, archived=True)}
-        named = self._people.directory.resolve_channels(
-            who, name, {id: each.channel for id, each in found.items()}
-        )
-        if len(named) == 1:
-            return found[named[0]]
-        if named:
-            names = ", ".join(
-                f"{found[id].channel.name}@{found[id].channel.scope} ({id})" for id in named
-            )
+        reader = self._acting_agent(agent)
+        name = channel
+        if "_" in channel:  # Each id has one, and no name.
+            listing = self._find_by_id(channel, reader)
+            if listing is not None:
+                return listing
+            _, project, name_in_id = (*channel.split("_"), "", "")[:3]
+            name = f"{name_in_id}@{project}"
+        listings = {listing.id: listing for listing in self.list(agent=reader, archived=True)}
+        channels = {id: listing.channel for id, listing in listings.items()}
+        ids = self._people.directory.resolve_channels(reader, name, channels)
+        if len(ids) == 1:
+            return listings[ids[0]]
+        if ids:
+            names = ", ".join(f"{channels[id].name}@{channels[id].scope} ({id})" for id in ids)
             raise InvalidInput(f"several channels are called {channel}; name one: {names}")
-        whom = "" if who is None else f" that {who} finds"
-        raise NotFound(f"there is no channel {channel[:80]!r}{whom}", id=channel)
+        condition = "" if reader is None else f" that {reader} finds"
+        raise NotFound(f"there is no channel {channel[:80]!r}{condition}", id=channel)
 
     def resolve(self, channel: str, agent: str | None = None) -> str:
-        """Find the id of a channel that `agent` finds. Raises NotFound, InvalidInput. Cost: as
-        `list`, or less.
+        """Return the id of a channel that an agent may find.
+
+        Raises NotFound, InvalidInput. Cost: as `get`.
         """
         return self.get(channel, agent=agent).id
 
     def members(self, channel: str, *, agent: str | None = None) -> list[Member]:
-        """List the agents in a channel, with their rights.
+        """List the members of a channel, with their permissions.
 
         Args:
             channel: The channel.
-            agent: The agent that asks.
+            agent: The reader.
 
         Raises Refused: the agent may not read it. Cost: reading the beginning of its file.
         """
         return [member for member in self._head(channel, agent).participants if member.is_in]
 
     def topics(self, channel: str, *, agent: str | None = None) -> list[FieldValue]:
-        """List the topics of a channel, the latest first: each with the number of its messages and
-        the last one's time.
+        """List the topics of a channel, the latest first, each with the number of its messages and
+        the time of the last one.
 
         Args:
             channel: The channel.
-            agent: The agent that asks.
+            agent: The reader.
 
         Raises NotFound, InvalidInput, and Refused if the agent may not read it. Cost: bringing the
         index up to date.
@@ -370,13 +402,14 @@ class Channels(TypedConversations):
         return self._store.inner.store_for(self._acting_agent(agent)).queries.values("topic", id)
 
     def _head(self, channel: str, agent: str | None) -> Head:
-        """The head of a channel that an agent may read."""
-        who = self._acting_agent(agent)
-        return self._store.inner.store_for(who).head(self.resolve(channel, who))
+        """Return the head of a channel that an agent may read."""
+        reader = self._acting_agent(agent)
+        return self._store.inner.store_for(reader).head(self.resolve(channel, reader))
 
-    def _found(self, id: str, who: str | None) -> ChannelListing | None:
-        """A channel, if the agent may know that it exists. The head is parsed once, for the next
-        write too.
+    def _find_by_id(self, id: str, reader: str | None) -> ChannelListing | None:
+        """Return a channel by its id. None: there is none that the reader may find.
+
+        It is read in a transaction, which keeps the parsed head for a write that follows.
         """
         engine = self._store.inner.whole_engine
         if is_id(id) and engine.exists(CONVERSATIONS, id):
@@ -384,24 +417,22 @@ class Channels(TypedConversations):
                 suppress(NotFound, InvalidDocument),
                 engine.transaction(CONVERSATIONS, id) as transaction,
             ):
-                object, description = (
-                    PolicyTarget.from_parsed_head(transaction.head),
-                    transaction.head.metadata.get("description"),
-                )
-                return _listed(object, description, who, self._people.directory.state(who, object))
+                target = PolicyTarget.from_parsed_head(transaction.head)
+                description = transaction.head.metadata.get("description")
+                inputs = self._people.directory.state(reader, target)
+                return _listing_if_visible(target, description, reader, inputs)
         return None
 
-    def _scope(self, scope: str, who: str | None) -> str:
-        """The scope that is meant by `project`, by `global`, or by the id or name of a project."""
+    def _scope(self, scope: str, maker: str | None) -> str:
+        """Return the scope that `project`, `global`, or the id or name of a project means."""
+        if scope == GLOBAL:
+            return GLOBAL
         if scope == "project":
-            return (
-                self._people.directory.profile(who).project if who is not None else ""
-            ) or GLOBAL
-        return (
-            GLOBAL
-            if scope == GLOBAL
-            else self._store.inner.store_for(who).inner.object_of(Projects).get(scope).id
-        )
+            if maker is None:
+                return GLOBAL
+            return self._people.directory.profile(maker).project or GLOBAL
+        acting = self._store.inner.store_for(maker)
+        return acting.inner.object_of(Projects).get(scope).id
 
     def mute(
         self,
@@ -411,41 +442,44 @@ class Channels(TypedConversations):
         notify: str | None = None,
         agent: str | None = None,
     ) -> None:
-        """Say what of a conversation an agent is told.
+        """Set which messages of a conversation an agent is notified of.
 
         Args:
             conversation: A channel, or any conversation as `Store.resolve` takes it.
-            on: Whether it is muted: nothing in it is unread or wakes the agent, but what mentions
-                it. None: as it is.
-            notify: What wakes the agent: `all`; `mentions`, as if it were muted; `none`: nothing
-                does. None: as it is.
+            on: Whether it is muted. In a muted conversation only mentions of the agent are unread
+                and wake it. None: that is not changed.
+            notify: Which messages wake the agent: `all`, `mentions` (as if it were muted), or
+                `none`. None: that is not changed.
             agent: The agent.
 
         Raises InvalidInput, and Refused if the agent may not read it. Cost: writing a small file.
         """
-        who = self._store.inner.required_agent(agent)
+        reader = self._store.inner.required_agent(agent)
         if notify not in (None, "all", "mentions", "none"):
             raise InvalidInput(f"notify: all, mentions or none, not {notify[:40]!r}")
         with suppress(NotFound):
-            conversation = self.resolve(conversation, who)
-        acting = self._store.inner.store_for(who)
+            conversation = self.resolve(conversation, reader)
+        acting = self._store.inner.store_for(reader)
         id = acting.head(acting.resolve(conversation)).id
-        given = {
-            name: value for name, value in (("muted", on), ("notify", notify)) if value is not None
-        }
+        changes: Document = {}
+        if on is not None:
+            changes["muted"] = on
+        if notify is not None:
+            changes["notify"] = notify
 
         def change(document: Document) -> None:
-            reading = document.get("reading") or {}
-            document["reading"] = {**reading, id: {**(reading.get(id) or {}), **given}}
+            preferences = document.get("reading") or {}
+            of_conversation = (preferences.get(id) or {}) | changes
+            document["reading"] = preferences | {id: of_conversation}
 
-        self._people.documents.edit(who, change)
+        self._people.documents.edit(reader, change)
 
     def join_defaults(self, agent: str, exclude: Iterable[str] = ()) -> None:
-        """Have an agent join the open default channels of its scope in which it has never been.
+        """Let an agent join the open default channels of its scope in which it has never been.
 
         Args:
             agent: The agent.
-            exclude: Names or ids of channels that it stays out of for good; `*`: all.
+            exclude: Names or ids of channels that it leaves again for good. `*`: all.
 
         Raises Refused, StorageFailed. Cost: as `list`, and as `join` for each. Without channels,
         one scan.
@@ -454,57 +488,76 @@ class Channels(TypedConversations):
         if not any(
             id.startswith("channel_") for id in self._store.inner.whole_engine.ids(CONVERSATIONS)
         ):
-            return  # No index for that.
-        for each in self.list(agent=agent):
-            if each.channel.is_default and each.channel.access == "open" and not each.is_in:
-                with suppress(Refused, NotFound):  # It has left, or the channel changed meanwhile.
-                    self.join(each.id, agent=agent, source="default")
-                    if excluded & {"*", each.channel.name, each.id}:
-                        self.leave(each.id, agent=agent)
+            return  # Without channels, no index has to be brought up to date.
+        for listing in self.list(agent=agent):
+            channel = listing.channel
+            if listing.is_in or not channel.is_default or channel.access != "open":
+                continue
+            with suppress(Refused, NotFound):  # It has left, or the channel changed meanwhile.
+                self.join(listing.id, agent=agent, source="default")
+                if excluded & {"*", channel.name, listing.id}:
+                    self.leave(listing.id, agent=agent)
 
     def list(self, *, agent: str | None = None, archived: bool = False) -> list[ChannelListing]:
-        """List the channels that an agent finds, in the order of their ids. Notes are no part of
-        it.
+        """List the channels that an agent may find, in the order of their ids, without notes.
 
         Args:
-            agent: The agent.
-            archived: Whether the archived ones are listed too.
+            agent: The reader.
+            archived: Whether archived channels are listed too.
 
         Raises Refused, StorageFailed. Cost: bringing the index up to date, and some microseconds
         for each channel.
         """
-        who = self._acting_agent(agent)
-        state = self._people.directory.state(who)
         from capsule.engines.queries import ListRequest
 
+        reader = self._acting_agent(agent)
+        inputs = self._people.directory.state(reader)
         heads = self._store.inner.whole_engine.queries().conversations(ListRequest()).heads
-        channels = (head for head in heads if head.channel and not head.channel.owner)
-        listed = (
-            _listed(PolicyTarget.from_head(head), head.description, who, state) for head in channels
-        )
-        return sorted(
-            (each for each in listed if each and (archived or not each.archived)),
-            key=lambda each: each.id,
-        )
+        listings = []
+        for head in heads:
+            if head.channel is None or head.channel.owner:
+                continue
+            target = PolicyTarget.from_head(head)
+            listing = _listing_if_visible(target, head.description, reader, inputs)
+            if listing is not None and (archived or not listing.archived):
+                listings.append(listing)
+        return sorted(listings, key=lambda listing: listing.id)
 
 
-def _listed(
-    object: PolicyTarget, description: str | None, who: str | None, state: PolicyInputs
+def _stays_out(member: Member | None, source: MembershipSource) -> bool:
+    """Return whether an agent that was in a channel does not come back for this reason."""
+    if source == "manual" or member is None or member.is_in:
+        return False
+    return source == "default" or bool(member.opted_out_at)
+
+
+def _listing_if_visible(
+    target: PolicyTarget, description: str | None, reader: str | None, inputs: PolicyInputs
 ) -> ChannelListing | None:
-    """A channel in a list, if the agent may know that it exists."""
-    channel, there = object.channel, object.present_ids
-    if channel is None or not decide(who, "find", object, state).allowed:
+    """Return the list item of a channel. None: the reader may not find it."""
+    channel = target.channel
+    if channel is None or not decide(reader, "find", target, inputs).allowed:
         return None
     return ChannelListing(
-        object.id, channel, description or "", len(there), who in there, object.archived
+        id=target.id,
+        channel=channel,
+        description=description or "",
+        members=len(target.present_ids),
+        is_in=reader in target.present_ids,
+        archived=target.archived,
     )
 
 
-def _set(about: Document, settings: ChannelSettings) -> None:
+def _apply_settings(metadata: Document, settings: ChannelSettings) -> None:
     """Change the settings of a channel in the metadata of its head."""
-    if (access := settings.get("access")) not in (None, *ACCESSES):
+    access = settings.get("access")
+    if access not in (None, *ACCESSES):
         raise InvalidInput(f"access: one of {', '.join(ACCESSES)}, not {access!r:.40}")
     for name, value in settings.items():
-        if value is not None:
-            there = about["channel"] if name in _IN_CHANNEL else about
-            there[_IN_CHANNEL.get(name, name)] = None if value == "" else value
+        if value is None:
+            continue
+        new_value = None if value == "" else value
+        if name in _CHANNEL_FIELDS:
+            metadata["channel"][_CHANNEL_FIELDS[name]] = new_value
+        else:
+            metadata[name] = new_value

@@ -1,7 +1,6 @@
-"""The values that questions about agents return.
+"""Agents, contacts and permissions, as `Store.agents` returns them.
 
-What must stay true: an agent's own allow and block list is shown to itself and to the store's owner
-alone. Pure.
+What must stay true: only the agent itself and the store's owner see its allow and block list. Pure.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ class Agent:
         id: Its id.
         name: Its name, for people. Agents of several projects may have one name.
         project: The id of its project, or `global`.
-        project_path: The folder that it works in; None: unknown.
-        description: What it is there for.
+        project_path: The folder that it works in. None: unknown.
+        description: Its task.
         created_at: The time of its first registration.
         last_seen: The time when it last did something, to a minute.
-        status_message: What it says about itself.
-        notifications: Whether the files of its project say what waits for it while it is away.
-        dm_policy: Who may write to it directly: `open`, `restricted` (whom it allowed) or `closed`.
-        discoverable: Who finds it: `public`, `project` (the agents of its project, and of those
-            that see it) or `private` (who has a direct with it).
-        dm: What it says of other agents, by their ids: `permission` (`allow` or `block`), `reason`
-            and `at`. None: only the agent itself and the store's owner learn it.
+        status_message: Its own text about what it does.
+        notifications: Whether files of its project show its unread messages while it is away.
+        dm_policy: Which agents may write to it directly: `open` (all), `restricted` (those that it
+            allowed) or `closed` (none).
+        discoverable: Which agents may find it: `public` (all), `project` (those of its project, and
+            of projects that see it) or `private` (those with which it has a direct).
+        dm: Its entries about other agents, by their ids: `permission` (`allow` or `block`),
+            `reason` and `at`. None: the reader may not see them.
         online: Whether an instance that serves it is alive.
         listening: Whether one of them waits for messages right now.
-        busy: Whether it says that it is busy.
+        busy: Whether it has set that it is busy.
     """
 
     id: str
@@ -56,58 +56,64 @@ class Agent:
 
     @classmethod
     def of(
-        cls, document: Mapping[str, Any], presence: Mapping[str, bool], *, is_known: bool
+        cls, document: Mapping[str, Any], presence: Mapping[str, bool], *, shows_entries: bool
     ) -> Agent:
-        """The agent of a document.
+        """Return the agent of a document.
 
         Args:
             document: The document.
-            presence: Those who are online, as `People.online` tells it.
-            is_known: Whether it is told what the agent says of others.
+            presence: The agents that are online, as `StoreAgents.online` returns them.
+            shows_entries: Whether the reader may see its entries about other agents.
         """
-        about = AgentProfile.of(document)
+        profile = AgentProfile.of(document)
+        entries = None
+        if shows_entries:
+            entries = document.get("dm") or {}
         return cls(
-            id=about.id,
-            name=about.name,
-            project=about.project,
+            id=profile.id,
+            name=profile.name,
+            project=profile.project,
             project_path=document.get("projectPath"),
             description=document.get("description") or "",
             created_at=document.get("createdAt") or "",
             last_seen=document.get("lastSeen") or "",
             status_message=document.get("statusMessage") or "",
             notifications=document.get("notifications") is not False,
-            dm_policy=about.dm,
-            discoverable=about.discoverable,
-            dm=document.get("dm") or {} if is_known else None,
-            online=about.id in presence,
-            listening=presence.get(about.id, False),
+            dm_policy=profile.dm,
+            discoverable=profile.discoverable,
+            dm=entries,
+            online=profile.id in presence,
+            listening=presence.get(profile.id, False),
             busy=document.get("busy") is True,
         )
 
     @property
     def status(self) -> str:
         """`online`, `busy` or `offline`."""
-        return "offline" if not self.online else "busy" if self.busy else "online"
+        if not self.online:
+            return "offline"
+        if self.busy:
+            return "busy"
+        return "online"
 
     def as_json(self) -> dict[str, Any]:
         """The agent as `--json` prints it."""
-        shown = {json_name(name): value for name, value in asdict(self).items()} | {
-            "status": self.status
-        }
-        left_out = {"busy", *(["dm"] if self.dm is None else [])}
-        return {name: value for name, value in shown.items() if name not in left_out}
+        fields = {json_name(name): value for name, value in asdict(self).items()}
+        del fields["busy"]  # `status` says it.
+        if self.dm is None:
+            del fields["dm"]
+        return fields | {"status": self.status}
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """An agent, as another one finds it.
+    """An agent in the list of another one.
 
     Attributes:
         agent: The agent.
         availability: Whether the two may write to each other: `available`, `requires permission`,
             `blocked` or `unavailable`.
-        asked_at: The time when it first tried to write to the other and was not allowed; empty: it
-            did not.
+        asked_at: When it first tried to write to the other and was not allowed. Empty: it did not.
     """
 
     agent: Agent
@@ -124,12 +130,12 @@ class Contact:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Whether an agent may do something, as the rule of who may do what says.
+    """Whether an agent may do something.
 
     Attributes:
         allowed: Whether it may.
-        reason: Why not; empty: it may.
-        hint: What could be done instead; empty: nothing.
+        reason: Why not. Empty: it may.
+        hint: What could be done instead. Empty: nothing.
     """
 
     allowed: bool

@@ -1,8 +1,8 @@
-"""The notes of an agent: what it writes for itself, in a private channel of its own.
+"""The notes that an agent writes for itself, in a private channel of its own.
 
-What must stay true: nobody but the agent reads its notes, unless it let somebody look; who may, and
-since when, is in the channel's head. Who may do what is asked by the Store in the mutex of each
-write, and at each search.
+What must stay true: only the agent reads its notes, and those with whom it shared them. The head of
+the channel says which agents these are, and since when. Permissions are checked by the Store, in the
+mutex of each write and at each search.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Note:
 
     Attributes:
         id: The id of its message.
-        session: The session in which it was written; empty: it does not say.
+        text: The text.
+        tags: The words by which it can be found.
+        session: The session in which it was written. Empty: unknown.
         written_at: When it was written, as the format writes times.
     """
 
@@ -44,16 +46,15 @@ class Note:
 
     @classmethod
     def of(cls, message: dict[str, Any]) -> Note:
-        """The note in a message."""
-        about = message.get("metadata") or {}
-        tags = about.get("tags")
-        known = tuple(tags) if isinstance(tags, list) else ()
+        """Return the note in a message."""
+        metadata = message.get("metadata") or {}
+        tags = metadata.get("tags")
         return cls(
-            message["id"],
-            message["content"],
-            known,
-            about.get("session") or "",
-            message["timestamp"],
+            id=message["id"],
+            text=message["content"],
+            tags=tuple(tags) if isinstance(tags, list) else (),
+            session=metadata.get("session") or "",
+            written_at=message["timestamp"],
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -62,8 +63,8 @@ class Note:
 
 
 class Notes(TypedConversations):
-    """The notes of agents. `agent` is whose they are; None: those of the agent that the store acts
-    for.
+    """The notes of agents. `agent` is the agent that they belong to. None: the one that the store
+    acts for.
     """
 
     def write(
@@ -74,22 +75,24 @@ class Notes(TypedConversations):
         tags: Iterable[str] = (),
         session: str | None = None,
     ) -> Note:
-        """Write a note; it is durable when this returns.
+        """Write a note. It is durable when this returns.
 
         Args:
             text: The text.
             agent: The agent.
-            tags: Words by which it is found again.
+            tags: Words by which it can be found.
             session: The session in which it is written.
 
         Raises NotFound, InvalidInput, StoreBusy, StorageFailed. Cost: as `append`.
         """
-        who = self._people.registered_agent(agent)
-        about = {"tags": [*dict.fromkeys(tags)]} | ({"session": session} if session else {})
-        message = {"role": "user", "content": text, "from": who, "metadata": about}
-        return Note.of(
-            self._store.inner.store_for(who).append_entries(self._ensured(who), [message])[1][0]
-        )
+        writer = self._people.registered_agent(agent)
+        metadata: dict[str, Any] = {"tags": [*dict.fromkeys(tags)]}
+        if session:
+            metadata["session"] = session
+        message = {"role": "user", "content": text, "from": writer, "metadata": metadata}
+        channel = self._ensure_channel(writer)
+        _, entries = self._store.inner.store_for(writer).append_entries(channel, [message])
+        return Note.of(entries[0])
 
     def search(
         self,
@@ -102,31 +105,32 @@ class Notes(TypedConversations):
         session: str | None = None,
         limit: int = 20,
     ) -> list[Note]:
-        """Search notes, the best first; without words, the latest first.
+        """Search notes, the best first. Without words, the latest first.
 
         Args:
             text: The words, as `Store.search` takes them.
             agent: The agent that searches.
-            of: The agent whose notes they are; None: its own.
+            of: The agent to which the notes belong. None: the one that searches.
             tags: Only notes with all of these tags.
             any_tag: Whether one of the tags is enough.
             session: Only notes of this session.
             limit: The largest number of notes.
 
         Raises:
-            NotFound: There are no notes of the other agent that it may look at.
+            NotFound: There are no notes of the other agent that it may read.
             InvalidInput: An argument can't be accepted.
 
         Cost: as `Store.search`, and reading the file.
         """
-        who = (
-            (agent or self._store.agent)
-            if of is not None
-            else self._store.inner.required_agent(agent)
-        )
-        acting = self._store.inner.store_for(who and self._store.inner.required_agent(who))
+        reader = agent or self._store.agent
+        if of is None or reader is not None:
+            reader = self._store.inner.required_agent(reader)
+        acting = self._store.inner.store_for(reader)
         try:
-            id = notes_id(str(who) if of is None else self._people.directory.resolve(of, who))
+            if of is None:
+                id = notes_id(str(reader))
+            else:
+                id = notes_id(self._people.directory.resolve(of, reader))
             history = acting.document(id)["history"]
         except NotFound:
             if of is None:
@@ -134,11 +138,13 @@ class Notes(TypedConversations):
             raise NotFound(
                 f"there are no notes of {of[:80]!r} that you may read here", id=of
             ) from None
-        wanted = [{"tags": tag} for tag in tags]
-        where: dict[str, Any] = {"$or" if any_tag else "$and": wanted} if wanted else {}
-        matches = acting.search(
-            text, ids=[id], where=where | ({"session": session} if session else {}), limit=limit
-        )
+        where: dict[str, Any] = {}
+        tag_filters = [{"tags": tag} for tag in tags]
+        if tag_filters:
+            where["$or" if any_tag else "$and"] = tag_filters
+        if session:
+            where["session"] = session
+        matches = acting.search(text, ids=[id], where=where, limit=limit)
         return [
             Note.of(history[hit.at])
             for hit in matches.hits
@@ -150,14 +156,14 @@ class Notes(TypedConversations):
 
         Args:
             other: The other agent, by its id or name.
-            agent: The agent whose notes they are.
+            agent: The agent to which the notes belong.
 
-        Raises Refused: the other one lets the agent not write to it, as `agents.discover` says, or
-        it does not exist. Cost: copying the file.
+        Raises Refused: the other agent does not let this one write to it, as `agents.discover`
+        says, or does not exist. Cost: copying the file.
         """
-        who = self._store.inner.required_agent(agent)
+        owner = self._store.inner.required_agent(agent)
         return self._store.inner.object_of(Channels).invite(
-            self._ensured(who), [other], agent=who, can_send=False
+            self._ensure_channel(owner), [other], agent=owner, can_send=False
         )
 
     def unshare(self, other: str, *, agent: str | None = None) -> Head:
@@ -165,30 +171,31 @@ class Notes(TypedConversations):
 
         Args:
             other: The other agent, by its id or name.
-            agent: The agent whose notes they are.
+            agent: The agent to which the notes belong.
 
         Raises NotFound. Cost: copying the file.
         """
-        who = self._store.inner.required_agent(agent)
-        return self._store.inner.object_of(Channels).remove(self._ensured(who), other, agent=who)
+        owner = self._store.inner.required_agent(agent)
+        channels = self._store.inner.object_of(Channels)
+        return channels.remove(self._ensure_channel(owner), other, agent=owner)
 
-    def _ensured(self, who: str) -> str:
-        """The id of the channel that holds the notes of an agent, which is made unless
-        it exists.
-        """
-        stamp, id = timestamps.now(), notes_id(who)
-        if not self._store.engine.exists("conversations", id):
-            about = {
-                "participants": with_joined(
-                    None, [who], stamp, invitedBy="system", source="system", canManage=True
-                ),
-                "history": "all",
-                "channel": Channel("notes", access="private", owner=who).as_json(),
-                "createdBy": who,
-            }
-            document = new_capsule(
-                id, f"Notes of {who}", stamp, type="channel", title_set_by="user", metadata=about
-            )
-            with suppress(ConversationExists):  # Another program was quicker.
-                write_new(self._store.inner.store_for(who).inner, document)
+    def _ensure_channel(self, owner: str) -> str:
+        """Return the id of the channel that holds the notes of an agent. Make it unless it exists."""
+        id = notes_id(owner)
+        if self._store.engine.exists("conversations", id):
+            return id
+        stamp = timestamps.now()
+        metadata = {
+            "participants": with_joined(
+                None, [owner], stamp, invitedBy="system", source="system", canManage=True
+            ),
+            "history": "all",
+            "channel": Channel("notes", access="private", owner=owner).as_json(),
+            "createdBy": owner,
+        }
+        document = new_capsule(
+            id, f"Notes of {owner}", stamp, type="channel", title_set_by="user", metadata=metadata
+        )
+        with suppress(ConversationExists):  # Another program was quicker.
+            write_new(self._store.inner.store_for(owner).inner, document)
         return id

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-#: How a link is called at its other end.
+#: The direction of a link at its other end.
 _OPPOSITE = {"both": "both", "out": "in", "in": "out"}
 
 
@@ -35,13 +36,13 @@ class Project:
     Attributes:
         id: Its id.
         name: Its name, for people.
-        path: The folder; None: unknown.
+        path: The folder. None: unknown.
         created_at: When its first agent was registered.
         last_active: The time when an agent of it was last registered, to a minute.
-        links: By the id of another project: `direction` (`out`: the agents of this one see that
-            one, `in`, `both`), `enabled`, `createdBy` and `createdAt`. A link counts while both
-            projects have it.
-        metadata: What programs keep there.
+        links: The links by the id of the other project: `direction` (`out`: the agents of this
+            project see the other one, `in` or `both`), `enabled`, `createdBy` and `createdAt`. A
+            link counts while both projects have it.
+        metadata: Fields of other programs.
     """
 
     id: str
@@ -65,19 +66,20 @@ class Projects:
         self._directory = store.inner.object_of(StoreAgents).directory
 
     def list(self) -> Sequence[Project]:
-        """List the projects, in the order of their ids: for an agent, those in its reach.
+        """List the projects, in the order of their ids. For an agent: those that it sees.
 
         Raises InvalidDocument. Cost: a look at each document, and reading those that changed.
         """
-        return [self._project(id) for id in self._reached()]
+        return [self._project(id) for id in self._visible_ids()]
 
-    def _reached(self) -> Sequence[str]:
-        ids, me = self._directory.projects.ids(), self._store.agent
-        if me is None:
+    def _visible_ids(self) -> Sequence[str]:
+        ids = self._directory.projects.ids()
+        reader = self._store.agent
+        if reader is None:
             return ids
-        about = self._directory.profile(me)
-        sight = self._directory.visible_projects(about.project)
-        return [id for id in ids if in_scope(about, id, sight)]
+        profile = self._directory.profile(reader)
+        visible_projects = self._directory.visible_projects(profile.project)
+        return [id for id in ids if in_scope(profile, id, visible_projects)]
 
     def get(self, project: str) -> Project:
         """Look up a project.
@@ -86,26 +88,26 @@ class Projects:
             project: Its id, or its name.
 
         Raises:
-            NotFound: There is no such project, or it is out of an agent's reach.
+            NotFound: There is no such project, or the agent does not see it.
             InvalidInput: Several have this name.
 
         Cost: as `list`.
         """
-        return self._project(self._directory.resolve_project(project, self._reached()))
+        return self._project(self._directory.resolve_project(project, self._visible_ids()))
 
     def _project(self, id: str) -> Project:
         document = self._directory.projects.read(id)
-        links = document.get("links") or {}
+        links = dict(document.get("links") or {})
         if self._store.agent is not None:
-            links = {other: links[other] for other in self._reached() if other in links}
+            links = {other: links[other] for other in self._visible_ids() if other in links}
         return Project(
-            id,
-            document.get("name") or id,
-            document.get("path"),
-            document.get("createdAt") or "",
-            document.get("lastActive") or "",
-            dict(links),
-            document.get("metadata") or {},
+            id=id,
+            name=document.get("name") or id,
+            path=document.get("path"),
+            created_at=document.get("createdAt") or "",
+            last_active=document.get("lastActive") or "",
+            links=links,
+            metadata=document.get("metadata") or {},
         )
 
     def link(self, a: str, b: str, *, direction: str = "both") -> Project:
@@ -114,16 +116,15 @@ class Projects:
 
         Args:
             a, b: The projects, by id or name.
-            direction: `out`: the agents of `a` see `b`; `in`: those of `b` see `a`; `both`: each
-                the other.
+            direction: `out`: the agents of `a` see `b`. `in`: those of `b` see `a`. `both`: both.
 
         Returns:
             The project `a`.
 
         Raises:
             NotFound: There is no such project.
-            InvalidInput: The direction can't be accepted, or it is one project.
-            Refused: An agent asks.
+            InvalidInput: The direction can't be accepted, or both are the same project.
+            Refused: The store acts for an agent.
 
         Cost: writing two small files, and as `agents.policy`.
         """
@@ -131,14 +132,14 @@ class Projects:
             raise InvalidInput(
                 f"{direction[:40]!r} is not a direction; it is one of {', '.join(_OPPOSITE)}"
             )
-        made = {
+        fields: Document = {
             "enabled": True,
             "createdBy": self._store.inner.instance_locks.identity.user,
             "createdAt": timestamps.now(),
         }
-        return self._set(
-            a, b, {"direction": direction} | made, {"direction": _OPPOSITE[direction]} | made
-        )
+        link = {"direction": direction} | fields
+        reverse_link = {"direction": _OPPOSITE[direction]} | fields
+        return self._write_link(a, b, link, reverse_link)
 
     def unlink(self, a: str, b: str) -> Project:
         """End the link of two projects.
@@ -148,21 +149,27 @@ class Projects:
 
         Raises NotFound, InvalidInput, Refused. Cost: as `link`.
         """
-        return self._set(a, b, None, None)
+        return self._write_link(a, b, None, None)
 
-    def _set(self, a: str, b: str, there: Document | None, back: Document | None) -> Project:
+    def _write_link(
+        self, a: str, b: str, link: Document | None, reverse_link: Document | None
+    ) -> Project:
+        """Write the link of `a` to `b`, and the one of `b` to `a`. None removes it."""
         raise_if_denied(decide(self._store.agent, "link", PolicyTarget(a, "project")), a)
-        first, second = self._directory.resolve_project(a), self._directory.resolve_project(b)
+        first = self._directory.resolve_project(a)
+        second = self._directory.resolve_project(b)
         if first == second:
             raise InvalidInput(f"{first} can be linked to another project, not to itself")
-        for id, to, link in ((first, second, there), (second, first, back)):
-
-            def change(document: Document, to: str = to, link: Document | None = link) -> None:
-                links = {
-                    key: value for key, value in (document.get("links") or {}).items() if key != to
-                }
-                document["links"] = links | ({} if link is None else {to: link})
-
-            self._directory.projects.edit(id, change)
+        self._directory.projects.edit(first, partial(_set_link, second, link))
+        self._directory.projects.edit(second, partial(_set_link, first, reverse_link))
         self._directory.wait_for_running_writes()
         return self._project(first)
+
+
+def _set_link(other: str, link: Document | None, document: Document) -> None:
+    """Set the link to another project in the document of a project. None removes it."""
+    links = dict(document.get("links") or {})
+    links.pop(other, None)
+    if link is not None:
+        links[other] = link
+    document["links"] = links
