@@ -1,7 +1,10 @@
-"""Importing on and on, while another program writes.
+"""Import files again whenever another program changes them: `import --follow`.
 
-What must stay true: a change is imported within a second. A file whose last line is not complete
-yet is no damage: the next look has it.
+`follow` imports everything once, and then each file that `FolderWatch` reports. `GrowingFiles` reads
+only the appended part of a file of lines.
+
+Invariants: a change is imported within a second. A file whose last line is not complete yet is not
+damaged, since the next import reads the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from capsule.disk.directory_tracker import WatchfilesWatcher
 from capsule.errors import NotFound
@@ -23,8 +26,8 @@ from capsule.transfer.reading.sources import (
     from_disk,
     is_entered,
     on_disk,
-    opened,
-    walked,
+    unpacked,
+    walk,
 )
 from capsule.transfer.registry import format_named, format_of
 
@@ -33,191 +36,227 @@ if TYPE_CHECKING:
     from capsule.transfer.drafts.report import ImportResult, Report
 
 
-#: What is written within this time, in milliseconds, is imported at once.
-_TOGETHER_MS = 200
-#: So many bytes of files that grow are kept, and so many of each are compared at two places.
-_MOST_KEPT, _COMPARED = 1 << 27, 4096
-#: Beside a database, what is not in it yet.
-_LOGS = ("-wal", "-journal", "-shm")
+#: Changes within this time, in milliseconds, are imported together.
+_BATCH_MS = 200
+#: The contents of growing files that are kept in memory, in bytes.
+_MAX_KEPT_BYTES = 1 << 27
+#: The bytes that are compared at the beginning and at the end of a growing file.
+_COMPARED_BYTES = 4096
+#: The ends of the names of a database's logs, which have its latest changes.
+_LOG_ENDINGS = ("-wal", "-journal", "-shm")
 
 
 def follow(
     store: CoreStore,
     paths: list[str],
-    tell: Callable[[ImportResult | Damage], object],
+    report_item: Callable[[ImportResult | Damage], object],
     *,
     format: str | None = None,
     on_conflict: str = "skip",
     is_trusted: bool = False,
 ) -> NoReturn:
-    """Import files and folders, and again whenever they change, until something is raised.
+    """Import files and folders, and again whenever they change, until an error is raised.
 
     Args:
-        paths: The files and folders; a folder with all folders in it, those that come later too.
-        tell: Takes each conversation as soon as it is imported, and each note and damage.
+        store: The store.
+        paths: The files and folders. A folder has all folders in it, also new ones.
+        report_item: Gets each conversation as soon as it is imported, and each note and damage.
         format, on_conflict, is_trusted: Arguments of `store.import_`.
 
-    Raises the errors of `store.import_`. Cost: reading what was appended to a file of lines, and
-    others whole.
+    Raises the errors of `store.import_`.
+
+    Cost: reading the appended part of a file of lines, and other files whole.
     """
-    paths = [os.path.abspath(path) for path in paths]
-    watch, growing = FolderWatch(paths), GrowingFiles()
+    tops = [os.path.abspath(path) for path in paths]
+    watch = FolderWatch(tops)
+    growing_files = GrowingFiles()
 
-    def take(*some: str) -> None:
-        count = 0
+    def import_paths(*some_paths: str) -> None:
+        reported = 0
 
-        def progress(done: int, total: int, report: Report) -> None:
-            nonlocal count
-            for taken in report.conversations[count:]:
-                tell(taken)
-            count = len(report.conversations)
+        def progress(bytes_done: int, total_bytes: int, report: Report) -> None:
+            nonlocal reported
+            for result in report.conversations[reported:]:
+                report_item(result)
+            reported = len(report.conversations)
 
-        how: Any = {"format": format, "on_conflict": on_conflict, "is_trusted": is_trusted}
-        report = store.inner.object_of(Import)(*some, progress=progress, open_file=growing, **how)
+        options: Any = {"format": format, "on_conflict": on_conflict, "is_trusted": is_trusted}
+        report = store.inner.object_of(Import)(
+            *some_paths, progress=progress, open_file=growing_files, **options
+        )
         for damage in report.remarks:
             if END_MISSING not in damage.reason:
-                tell(damage)
+                report_item(damage)
 
-    take(*paths)
+    import_paths(*tops)
     while True:
-        some = {_whole(path, paths, format, growing) for path in watch.changed()}
-        for path in sorted(path for path in some if path is not None):
-            with suppress(NotFound):  # It is gone again.
-                take(path)
+        changed = {_path_to_import(path, tops, format, growing_files) for path in watch.changed()}
+        for path in sorted(path for path in changed if path is not None):
+            with suppress(NotFound):  # It is deleted meanwhile.
+                import_paths(path)
 
 
-def _whole(path: str, paths: list[str], format: str | None, open_file: OpenFile) -> str | None:
-    """The path to import when a file changed: the file, or the given folder of which it is a part;
-    None: nothing.
+def _path_to_import(
+    path: str, tops: list[str], format: str | None, open_file: OpenFile
+) -> str | None:
+    """Return the path to import when a file changed. None: no path.
+
+    It is the file, or the imported folder that it is a part of. A log stands for its database.
     """
-    for end in _LOGS:
-        path = path.removesuffix(end)
-    if not os.path.isfile(path):
+    file = path
+    for ending in _LOG_ENDINGS:
+        file = file.removesuffix(ending)
+    if not os.path.isfile(file):
         return None
-    only = format_named(format) if format else None
-    if any(
-        format_of(part, only) is not None
-        for part in opened(on_disk(Path(path), Problems(), open_file))
-    ):
-        return path
-    return next((top for top in paths if Path(path).is_relative_to(top)), None)
+    only_format = format_named(format) if format else None
+    for part in unpacked(on_disk(Path(file), Problems(), open_file)):
+        if format_of(part, only_format) is not None:
+            return file
+    return next((top for top in tops if Path(file).is_relative_to(top)), None)
+
+
+class _FileState(NamedTuple):
+    """The state of a file when it was read.
+
+    Attributes:
+        inode: Its inode.
+        size: Its size in bytes.
+        time_ns: The time of its last change.
+    """
+
+    inode: int
+    size: int
+    time_ns: int
 
 
 class GrowingFiles:
-    """Opens files; of one of lines that was read before and has only grown, just what is new is
-    read from the disk.
+    """Opens files. Of a file of lines that only grew, just the new part is read from the disk.
 
-    What was read of such files is kept in memory, 128 MiB of all of them: those that were read
-    last.
+    The contents of such files are kept in memory, 128 MiB together: those that were read last.
     """
 
     def __init__(self) -> None:
-        #: By the path: the inode, the size and the time of the file as it was read, and its
-        #: content.
-        self._kept: dict[Path, tuple[tuple[int, int, int], bytes]] = {}
+        #: By path, the state in which a file was read, and its content.
+        self._contents: dict[Path, tuple[_FileState, bytes]] = {}
 
     def __call__(self, path: Path) -> IO[bytes]:
-        """A file, opened for reading. Raises OSError."""
+        """Open a file for reading. Raises OSError."""
         with from_disk(path) as file:
-            about = os.fstat(file.fileno())
-            now = (about.st_ino, about.st_size, about.st_mtime_ns)
-            before, data = self._kept.pop(path, (now, b""))
-            if before != now or not data:
-                has_grown = before[0] == now[0] and before[1] < now[1] and _begins_with(file, data)
+            stat = os.fstat(file.fileno())
+            state = _FileState(inode=stat.st_ino, size=stat.st_size, time_ns=stat.st_mtime_ns)
+            old_state, data = self._contents.pop(path, (state, b""))
+            if old_state != state or not data:
+                has_grown = old_state.inode == state.inode and old_state.size < state.size
+                is_appended = has_grown and _has_kept_content(file, data)
                 file.seek(0)
-                data = data if has_grown else file.read(HEAD_BYTES)
-                if now[1] > _MOST_KEPT or shape_of(data[:HEAD_BYTES]) != "lines":
+                if not is_appended:
+                    data = file.read(HEAD_BYTES)
+                if state.size > _MAX_KEPT_BYTES or shape_of(data[:HEAD_BYTES]) != "lines":
                     return from_disk(path)
                 file.seek(len(data))
                 data += file.read()
-                now = (now[0], len(data), now[2])
-        self._kept[path] = now, data
-        while sum(len(kept) for _, kept in self._kept.values()) > _MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+                state = state._replace(size=len(data))
+        self._contents[path] = (state, data)
+        while sum(len(content) for _, content in self._contents.values()) > _MAX_KEPT_BYTES:
+            del self._contents[next(iter(self._contents))]
         return BytesIO(data)
 
 
-def _begins_with(file: IO[bytes], data: bytes) -> bool:
-    """Whether a file still begins with what was read of it, of which the beginning and the end are
-    compared.
-    """
-    ends = ((at, data[at : at + _COMPARED]) for at in (0, max(len(data) - _COMPARED, 0)))
-    return all(file.seek(at) == at and file.read(len(piece)) == piece for at, piece in ends)
+def _has_kept_content(file: IO[bytes], data: bytes) -> bool:
+    """Return whether a file still begins with its kept content. Only its ends are compared."""
+    for offset in (0, max(len(data) - _COMPARED_BYTES, 0)):
+        piece = data[offset : offset + _COMPARED_BYTES]
+        file.seek(offset)
+        if file.read(len(piece)) != piece:
+            return False
+    return True
 
 
 class FolderWatch:
-    """Tells which files in folders were written, as watchfiles does.
+    """Reports which files in folders were written, as watchfiles does.
 
     Args:
-        paths: The files and folders, absolute, with all folders in them.
+        paths: The files and folders, absolute. A folder has all folders in it.
     """
 
     def __init__(self, paths: list[str]) -> None:
         self._files = {path for path in paths if not os.path.isdir(path)}
         self._tops = [path for path in paths if os.path.isdir(path)]
-        self._seen: dict[str, tuple[int, int]] = {}
-        self._begin()
+        #: For each file the time of its change and its size at the last look.
+        self._signatures: dict[str, tuple[int, int]] = {}
+        self._start_watcher()
 
-    def _begin(self) -> set[str]:
-        """Watch the folders that there are now. Returns what `_look` does."""
-        folders: set[str] | None = None
-        while folders != (folders := self._there()):  # One that came in between is watched too.
+    def _start_watcher(self) -> set[str]:
+        """Watch the folders that exist now. Return the files that changed since the last look."""
+        watched: set[str] | None = None
+        folders = self._folders_to_watch()
+        while watched != folders:  # A folder that was created meanwhile is watched too.
             try:
                 self._watcher = WatchfilesWatcher(sorted(folders))
-            except FileNotFoundError:  # One of them is gone again.
-                folders = None
-        #: Each by the path by which it is reported.
+                watched = folders
+            except FileNotFoundError:  # One of them was deleted meanwhile.
+                watched = None
+            folders = self._folders_to_watch()
+        #: The folders by the real paths that watchfiles reports.
         self._folders = {os.path.realpath(folder): folder for folder in folders}
-        return self._look()
+        return self._changed_files()
 
-    def _there(self) -> set[str]:
-        folders = {path for top in self._tops for path, _ in walked(top, top)}
-        return set(filter(os.path.isdir, folders.union(map(os.path.dirname, self._files))))
+    def _folders_to_watch(self) -> set[str]:
+        folders = {os.path.dirname(path) for path in self._files}
+        for top in self._tops:
+            folders.update(path for path, _ in walk(top, top))
+        return {folder for folder in folders if os.path.isdir(folder)}
 
-    def _look(self) -> set[str]:
-        """The files that are not as they were at the last look."""
-        now = {}
-        walks = (walk for top in self._tops for walk in walked(top, top))
-        for path in self._files.union(
-            os.path.join(folder, name) for folder, names in walks for name in names
-        ):
+    def _changed_files(self) -> set[str]:
+        """Return the files that are new or changed since the last look."""
+        paths = set(self._files)
+        for top in self._tops:
+            for folder, names in walk(top, top):
+                paths.update(os.path.join(folder, name) for name in names)
+        signatures = {}
+        for path in paths:
             with suppress(OSError):
-                about = os.stat(path)
-                now[path] = (about.st_mtime_ns, about.st_size)
-        before, self._seen = self._seen, now
-        return {path for path, signature in now.items() if before.get(path) != signature}
+                stat = os.stat(path)
+                signatures[path] = (stat.st_mtime_ns, stat.st_size)
+        old_signatures = self._signatures
+        self._signatures = signatures
+        return {
+            path for path, signature in signatures.items() if old_signatures.get(path) != signature
+        }
 
     def changed(self) -> set[str]:
-        """The files written since the last call; it waits until there are some. Raises
-        KeyboardInterrupt.
+        """Wait for changes, and return the files written since the last call.
+
+        Raises KeyboardInterrupt.
         """
-        reported = self._watcher.wait(_TOGETHER_MS)
+        reported = self._watcher.wait(_BATCH_MS)
         if reported is None:
-            return self._begin()
-        parts = map(os.path.split, reported)
-        paths = {os.path.join(self._folders.get(folder, folder), name) for folder, name in parts}
+            return self._start_watcher()
+        paths = set()
+        for path in reported:
+            folder, name = os.path.split(path)
+            paths.add(os.path.join(self._folders.get(folder, folder), name))
         if any(os.path.isdir(path) and self._is_new(path) for path in paths):
-            paths |= self._begin()
+            paths |= self._start_watcher()
         elif not reported.isdisjoint(self._folders):
             # The kernel reports a watched folder when another one has its name.
-            paths |= self._look() if self._watcher.polls else self._begin()
-        return {path for path in paths if self._is_wanted(path) and not os.path.isdir(path)}
+            paths |= self._changed_files() if self._watcher.polls else self._start_watcher()
+        return {path for path in paths if self._is_imported(path) and not os.path.isdir(path)}
 
-    def _is_wanted(self, path: str) -> bool:
+    def _is_imported(self, path: str) -> bool:
+        """Return whether a file is one of the given files or in one of the given folders."""
+        if path.removesuffix("-wal") in self._files:
+            return True
         top = self._top_of(path)
-        return path.removesuffix("-wal") in self._files or (
-            top != "" and is_entered(os.path.dirname(path), top)
-        )
+        return top != "" and is_entered(os.path.dirname(path), top)
 
     def _is_new(self, folder: str) -> bool:
-        """Whether files may be wanted in a folder that is not watched yet."""
+        """Return whether a folder is not watched yet, and may have files to import."""
         top = self._top_of(folder)
-        return (
-            top != ""
-            and is_entered(folder, top, on_the_way=True)
-            and folder not in self._folders.values()
-        )
+        if top == "" or folder in self._folders.values():
+            return False
+        return is_entered(folder, top, on_the_way=True)
 
     def _top_of(self, path: str) -> str:
-        """The folder that was given in which a path lies; empty: none."""
+        """Return the given folder that has a path. Empty: none has it."""
         return next((top for top in self._tops if f"{path}/".startswith(f"{top}/")), "")

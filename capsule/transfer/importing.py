@@ -39,8 +39,8 @@ from capsule.transfer.reading.sources import (
     files_at,
     from_disk,
     is_stream,
-    opened,
     spooled,
+    unpacked,
 )
 from capsule.transfer.registry import (
     drafts_of,
@@ -257,7 +257,7 @@ class _ImportRun:
             return
         asked = set[str]()
         is_known = False
-        for part in opened(file):
+        for part in unpacked(file):
             format = format_of(part, self._only)
             if format is None:
                 if is_part(part):

@@ -21,7 +21,7 @@ from capsule.transfer.drafts.merging import merge
 from capsule.transfer.drafts.report import Report
 from capsule.transfer.interface import Format, Source, read_bytes
 from capsule.transfer.reading.files import Problems, SourceFile
-from capsule.transfer.reading.sources import files_at, opened
+from capsule.transfer.reading.sources import files_at, unpacked
 from capsule.transfer.registry import drafts_of, format_of, formats
 
 DATA = Path(__file__).parent / "data"
@@ -69,7 +69,7 @@ def documents(
     """The capsules in files, in their order."""
     shelf = shelf or Shelf()
     made: list[dict[str, Any]] = []
-    for file in (inner for outer in files for inner in opened(outer)):
+    for file in (inner for outer in files for inner in unpacked(outer)):
         format = format_of(file, only)
         if format is None:
             continue

@@ -1,4 +1,4 @@
-"""Read one file of an import, wherever it is, and report what is damaged in it.
+"""Read one file of an import, wherever it is, and report its damage.
 
 A `SourceFile` is on the disk, in a zip or in memory. It is read in chunks, or opened as the SQLite
 database of another program. Only the modules of this folder open files.
@@ -26,62 +26,66 @@ from urllib.parse import quote
 
 from capsule.errors import InvalidInput
 
-#: So many steps of SQLite's machine may reading take, and so many more for each byte: the rows of
-#: `llm` take a third.
-_STEPS, _STEPS_OF_A_BYTE = 100_000_000, 5
-#: How often they are counted.
-_AT_ONCE = 100_000
+#: The steps of SQLite's machine that reading may take: these, and more for each byte of the file.
+#: The rows of `llm` take a third.
+_MIN_STEPS = 100_000_000
+_STEPS_PER_BYTE = 5
+#: The steps between two calls of the handler that counts them.
+_STEPS_PER_CALL = 100_000
 
 
 @contextmanager
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """A database for reading only, also while another program writes it.
+    """Open a database for reading only, also while another program writes it.
 
     Args:
-        path: The file. One with a log that is not there is read as it is: opening it would make the
-            log.
+        path: The file. If it names a log (WAL) that is missing, it is opened as immutable, since
+            SQLite would create the log.
 
     Raises:
-        InvalidInput: What was read is no table, or took more steps than a sound file of this size
-            does.
+        InvalidInput: A query reads something that is no table, or takes more steps than a sound
+            file of this size does.
         sqlite3.Error: The file is damaged.
     """
     log = Path(f"{path}-wal")
     with path.open("rb") as file:
-        is_alone = file.read(20)[18:] == b"\x02\x02" and not log.exists()
-    alone = "&immutable=1" if is_alone else ""
-    size = path.stat().st_size + (log.stat().st_size if log.exists() else 0)
-    left, reasons = (_STEPS + size * _STEPS_OF_A_BYTE) // _AT_ONCE, list[str]()
+        uses_log = file.read(20)[18:] == b"\x02\x02"
+    immutable = "&immutable=1" if uses_log and not log.exists() else ""
+    size = path.stat().st_size
+    if log.exists():
+        size += log.stat().st_size
+    remaining_calls = (_MIN_STEPS + size * _STEPS_PER_BYTE) // _STEPS_PER_CALL
+    reasons: list[str] = []
 
-    def count() -> bool:
-        nonlocal left
-        left -= 1
-        if left < 0:
+    def count_steps() -> bool:
+        """Return whether the query is to be interrupted."""
+        nonlocal remaining_calls
+        remaining_calls -= 1
+        if remaining_calls < 0:
             reasons.append("reading it takes far more steps than a sound file of its size does")
-        return left < 0
+        return remaining_calls < 0
 
-    def admit(
+    def authorize(
         action: int, name: str | None, column: str | None, database: str | None, source: str | None
     ) -> int:
-        """Whether a table may be read; `source` is the view or the query that does it."""
-        for table in (
-            (name, source) if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT) else ()
-        ):
-            if table in refused:
-                reasons.append(f"{table} is {refused[table]}, and only tables are read")
-                return sqlite3.SQLITE_DENY
+        """Refuse names that are no tables. `source` is the view or the query that reads one."""
+        if action in (sqlite3.SQLITE_READ, sqlite3.SQLITE_SELECT):
+            for table in (name, source):
+                if table in refused:
+                    reasons.append(f"{table} is {refused[table]}, and only tables are read")
+                    return sqlite3.SQLITE_DENY
         return sqlite3.SQLITE_OK
 
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro{alone}"
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro{immutable}"
     with closing(sqlite3.connect(uri, uri=True, timeout=5)) as database:
         database.text_factory = lambda data: data.decode("utf-8", "replace")
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(size, 1 << 20), 1_000_000_000))
-        database.set_progress_handler(count, _AT_ONCE)
+        database.set_progress_handler(count_steps, _STEPS_PER_CALL)
         try:
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA query_only = ON")
-            refused = _refused(database)
-            database.set_authorizer(admit)
+            refused = _refused_names(database)
+            database.set_authorizer(authorize)
             yield database
         except sqlite3.Error as error:
             if reasons:
@@ -89,32 +93,39 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
             raise
 
 
-def _refused(database: sqlite3.Connection) -> dict[str, str]:
-    """The names that look like tables and are none, with the reasons."""
+def _refused_names(database: sqlite3.Connection) -> dict[str, str]:
+    """Return the names that look like tables and are none, with the reasons."""
     refused = {}
     for name, type, sql in database.execute("SELECT name, type, sql FROM sqlite_master").fetchall():
-        if type == "view" or (
-            type == "table" and not re.match("create table ", str(sql), re.IGNORECASE)
-        ):
-            refused[name] = "a view" if type == "view" else "a virtual table"
-        elif type == "table" and any(
-            row[6]
-            for row in database.execute(
-                f'PRAGMA table_xinfo("{name.replace(chr(34), chr(34) * 2)}")'
-            )
-        ):
+        if type == "view":
+            refused[name] = "a view"
+        elif type != "table":
+            continue
+        elif not re.match("create table ", str(sql), re.IGNORECASE):
+            refused[name] = "a virtual table"
+        elif _has_generated_column(database, name):
             refused[name] = "a table with generated columns"
     return refused
 
 
-#: How much of a file tells its format, and how much of it is read at once, in bytes.
-HEAD_BYTES, CHUNK_BYTES = 1 << 17, 1 << 20
-#: Problems of one import that are reported in full; the others are counted.
-_MOST_PROBLEMS = 1_000
-#: How zips and files in Zstandard begin.
-ZIP_MAGIC, ZSTD_MAGIC = (b"PK\x03\x04", b"PK\x05\x06"), b"\x28\xb5\x2f\xfd"
+def _has_generated_column(database: sqlite3.Connection, table: str) -> bool:
+    quoted = table.replace('"', '""')
+    is_hidden = 6  # The column of the pragma that is not 0 for a generated column.
+    return any(row[is_hidden] for row in database.execute(f'PRAGMA table_xinfo("{quoted}")'))
+
+
+#: The beginning of a file that decides its format, in bytes.
+HEAD_BYTES = 1 << 17
+#: The part of a file that is read at once, in bytes.
+CHUNK_BYTES = 1 << 20
+#: The problems of one import that are reported in full. The others are counted.
+_MAX_PROBLEMS = 1_000
+#: The beginnings of zips, and of files in Zstandard.
+ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 #: The largest database that is copied out of a zip, in bytes.
-_LARGEST_DATABASE = 1 << 31
+_MAX_DATABASE_BYTES = 1 << 31
+#: The errors that reading a damaged file raises.
 READ_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -128,7 +139,7 @@ READ_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something in a source that was damaged, and read around: where, and what."""
+    """Damage in a source that was read around: its place, and the reason."""
 
     path: str
     line: int | None
@@ -148,26 +159,27 @@ class Problems:
     count: int = 0
 
     def add(self, path: str, reason: str, line: int | None = None) -> None:
-        """Note a damage."""
+        """Record a damage."""
         self.count += 1
-        if self.count <= _MOST_PROBLEMS:
+        if self.count <= _MAX_PROBLEMS:
             self.first.append(Damage(path, line, reason))
 
 
 @dataclass
 class SourceFile:
-    """A file, wherever it is: on disk, in a zip, in memory.
+    """A file on the disk, in a zip or in memory.
 
     Attributes:
-        name, size: Its path as people read it, in a zip after the path of the zip; and its size in
-            bytes.
+        name: Its path for people. In a zip, it follows the path of the zip.
+        size: Its size in bytes.
         opened: Opens the content.
-        problems: Takes what is damaged.
-        path: The file on disk; None: it is elsewhere.
-        at: How many bytes were read in chunks.
-        asked: The patterns of other files on disk that were asked for; None: they are not known.
+        problems: Gets its damage.
+        path: The file on disk. None: it is elsewhere.
+        at: The number of bytes that were read in chunks.
+        asked: The patterns of other files on disk that `near` was called with. None: they are not
+            known.
         matching: Finds the files that match a pattern, relative to the folder of this one.
-        is_named: Whether its path was given, so that it was not found in a folder or in a zip.
+        is_named: Whether its path was an argument, so that it was not found in a folder or in a zip.
     """
 
     name: str
@@ -181,18 +193,21 @@ class SourceFile:
     is_named: bool = False
 
     def tell(self, reason: str, line: int | None = None) -> None:
-        """Report something damaged that is read around: the reason, and the line in this file (from
-        1).
+        """Report damage that is read around.
+
+        Args:
+            reason: The damage.
+            line: Its line in this file, from 1. None: it has no line.
         """
         self.problems.add(self.name, reason, line)
 
     def near(self, path: str) -> Iterator[SourceFile]:
-        """The files of the same folder, zip or disk that match a pattern, sorted; none that leads
-        out of it.
+        """Return the other files of the folder, zip or disk that match a pattern, sorted.
+
+        A pattern that leads out of the folder matches nothing.
 
         Args:
-            path: Relative to this file's folder, POSIX, with `*`; `..` stands only at its
-                beginning.
+            path: Relative to this file's folder, POSIX, with `*`. `..` may be only at its beginning.
         """
         if self.path is not None and self.asked is not None:
             self.asked.add(path)
@@ -201,7 +216,7 @@ class SourceFile:
         return self.matching(path)
 
     def chunks(self) -> Iterator[bytes]:
-        """The content in pieces; what the system refuses to read is reported, and ends the file."""
+        """Return the content in chunks. An error of the system is reported, and ends the file."""
         try:
             with self.opened() as file:
                 self.at = 0
@@ -212,26 +227,25 @@ class SourceFile:
             self.tell(f"can't be read to its end: {error}")
 
     def digest(self) -> str:
-        """The digest of the content. Cost: reading it."""
+        """Return the digest of the content. Cost: reading it."""
         digest = blake2b(digest_size=16)
         for chunk in self.chunks():
             digest.update(chunk)
         return digest.hexdigest()
 
     def digest_of_near(self, patterns: Iterable[str]) -> str:
-        """The digest of the names, sizes and times of the files that match patterns."""
+        """Return the digest of the names, sizes and times of the files that match patterns."""
         digest = blake2b(digest_size=16)
         for pattern in sorted(patterns):
-            for other in self.matching(pattern):
-                assert other.path is not None
-                digest.update(
-                    f"{pattern}\0{other.name}\0{other.size}\0{other.path.stat().st_mtime_ns}\0".encode()
-                )
+            for file in self.matching(pattern):
+                assert file.path is not None
+                time_ns = file.path.stat().st_mtime_ns
+                digest.update(f"{pattern}\0{file.name}\0{file.size}\0{time_ns}\0".encode())
         return digest.hexdigest()
 
     @cached_property
     def head(self) -> bytes:
-        """The first 128 KiB."""
+        """The first 128 KiB. Empty: it can't be read, which is reported."""
         try:
             with self.opened() as file:
                 return file.read(HEAD_BYTES)
@@ -241,12 +255,12 @@ class SourceFile:
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is a zip, or in Zstandard."""
+        """Whether the file is a zip, or in Zstandard."""
         return self.head.startswith((*ZIP_MAGIC, ZSTD_MAGIC))
 
     @cached_property
     def tables(self) -> frozenset[str]:
-        """The tables of a SQLite database; empty: it is none."""
+        """The tables of a SQLite database. Empty: the file is no database, or can't be read."""
         if not self.head.startswith(b"SQLite format 3\0"):
             return frozenset()
         try:
@@ -260,11 +274,11 @@ class SourceFile:
 
     @contextmanager
     def database(self) -> Iterator[sqlite3.Connection]:
-        """The file as a SQLite database, read-only, also while another program writes it.
+        """Open the file as a SQLite database, read-only, also while another program writes it.
 
-        It is copied first out of an archive. Raises InvalidInput, sqlite3.Error.
+        A database in an archive is copied out first. Raises InvalidInput, sqlite3.Error.
         """
-        self.asked = None  # Its log is beside it, and changes under one's hands.
+        self.asked = None  # Its log is a file beside it, which may change at any time.
         if self.path is not None:
             with open_database(self.path) as database:
                 yield database
@@ -274,7 +288,7 @@ class SourceFile:
             with copy.open("wb") as out:
                 for chunk in self.chunks():
                     out.write(chunk)
-                    if out.tell() > _LARGEST_DATABASE:
+                    if out.tell() > _MAX_DATABASE_BYTES:
                         raise sqlite3.DatabaseError(
                             "it is too large to be copied out of the archive"
                         )

@@ -265,8 +265,8 @@ ENDLESS = (
 def test_only_tables_are_read_of_a_database_and_not_without_end(
     responses: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsule.transfer.reading.files._STEPS", 100_000)
-    monkeypatch.setattr("capsule.transfer.reading.files._STEPS_OF_A_BYTE", 0)
+    monkeypatch.setattr("capsule.transfer.reading.files._MIN_STEPS", 100_000)
+    monkeypatch.setattr("capsule.transfer.reading.files._STEPS_PER_BYTE", 0)
 
     documents, problems = read_data(database(f"CREATE TABLE conversations (id); {responses}"))
 
