@@ -80,7 +80,9 @@ class Export:
             written = ", ".join(
                 name for name, other in formats().items() if other.write is not None
             )
-            raise InvalidInput(f"{format} is only read; conversations can be written as {written}")
+            raise InvalidInput(
+                f"{format} can only be imported; the formats of an export are {written}"
+            )
         if is_plain and made.plain is None:
             plain = ", ".join(name for name, other in formats().items() if other.plain is not None)
             raise InvalidInput(f"{format} has no plain form; the formats with one are {plain}")

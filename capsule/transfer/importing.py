@@ -118,7 +118,7 @@ class Import:
         only = None if format is None else format_named(format)
         if only is not None and only.read is None:
             raise InvalidInput(
-                f"{only.name} is only written; the content of a file tells its format"
+                f"{only.name} can only be exported; without a format, the content of a file decides"
             )
         run = _ImportRun(
             self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted
@@ -277,7 +277,7 @@ class _ImportRun:
             read.near = {"patterns": sorted(asked), "digest": file.digest_of_near(asked)}
         is_sound, is_empty = report.problems.count == problems, not (read.taken or read.awaited)
         if file.is_named and is_empty and is_sound and report.notes.count == notes:
-            report.notes.add(file.name, "no conversation is found in it")
+            report.notes.add(file.name, "no conversation was found in it")
         read.is_whole = read.is_whole and is_known and is_sound and not is_empty
         self._read.append(read)
 
@@ -354,12 +354,12 @@ class _ImportRun:
         if new is not first:
             new.remark(
                 self.report,
-                f"conversation {first.taken.id} holds something else; this one is kept as {id}",
+                f"conversation {first.taken.id} has other content; this one is kept as {id}",
             )
         elif new.is_copy:
             new.remark(
                 self.report,
-                f"{source} is imported as a copy, chat {id}; --trusted brings it back as it was",
+                f"{source} is imported as a copy, chat {id}; --trusted brings it back unchanged",
             )
         if self._put(new) and self._on_conflict == "copy":
             copy = other(f"#copy-{new.digest}")
@@ -437,13 +437,15 @@ class _ImportRun:
         is_open = bool(result.conflicts) and not prefer_source
         if is_other_source and result.document != merged(present, is_other_source=False).document:
             new.remark(
-                self.report, f"it differs from another source of {id}: only what is new was added"
+                self.report,
+                f"it differs from another source of {id}: only its new messages were added",
             )
         if is_changed:
             self._remark_senders(new, self._from_outside(new, present))
         if new.is_own and result.kept_title:
             new.remark(
-                self.report, f"the title of {id} stays, as a person gave it: {present['title']!r}"
+                self.report,
+                f"the title of {id} stays, because a person gave it: {present['title']!r}",
             )
         if is_open:
             new.read.is_whole = False
@@ -476,8 +478,8 @@ class _ImportRun:
         if renamed:
             senders = ", ".join(map(sender_outside, renamed))
             reason = (
-                f"what is new in {new.taken.id} comes in as from {senders}; --trusted brings "
-                "it in as it was"
+                f"the new messages of {new.taken.id} are imported as from {senders}; --trusted "
+                "imports them unchanged"
             )
             new.remark(self.report, reason)
 

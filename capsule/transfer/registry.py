@@ -207,6 +207,6 @@ def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
         source.tell(f"not understood as {format.title}: {type(error).__name__}: {error}"[:300])
     if misread:
         source.tell(
-            f"looks like {format.title}, not understood: the texts of {misread} conversations are "
-            "not found"
+            f"looks like {format.title}, but is not understood: the texts of {misread} "
+            "conversations were not found"
         )

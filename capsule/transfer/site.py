@@ -81,7 +81,7 @@ class _SiteFolder:
         if not isinstance(names, list):
             if os.path.isdir(path) and os.listdir(path):
                 raise Refused(
-                    f"{path} has files, and is no site of an earlier export; give a new folder",
+                    f"{path} has files, and is not a site of an earlier export; give a new folder",
                     path=path,
                 )
             names = []

@@ -29,9 +29,8 @@ ENTRANCE: Final = "/enter"
 #: of its own.
 STORE: Final = "capsule-store"
 _NEITHER: Final = (
-    "This page is open to whoever has its address with the token. An address is good once: run "
-    "`capsule web` again for "
-    f"another one, or enter a token of an agent at {ENTRANCE}"
+    "This page needs an address with a token, which is valid once. Run `capsule web` again "
+    f"for another address, or enter a token of an agent at {ENTRANCE}"
 )
 _FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data")
 _NOTHING_ELSE: Final = {
@@ -81,7 +80,8 @@ class Gate:
         headers = Headers(scope=scope)
         if headers.get("host", "").lower() not in self._hosts:
             return _text(
-                "this server is not called so; a name of its own is given by --allow-host", 403
+                "this server does not have this host name; allow another name with --allow-host",
+                403,
             )
         if scope["path"].startswith("/static/"):
             return None
@@ -129,7 +129,7 @@ class Gate:
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "this was sent from a page of another site"
         if headers.get(STORE, self._admission.cookie) != self._admission.cookie:
-            return "this was written for another store, which had this address before"
+            return "this was written for another store, which had this address earlier"
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         return "" if kind in _FORMS else f"a change is sent as a form, as {' or '.join(_FORMS)}"
 

@@ -16,7 +16,7 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "new": ("Make a conversation", "/new"),
     "init": ("A store is made on the command line: capsule init", ""),
     "move": ("An agent is moved on the command line: capsule agent set", ""),
-    "unlock": ("Wait, or release the lock: it stands with the conversation, under Manage", "/c/{}"),
+    "unlock": ("Wait, or release the lock: see Manage in the conversation", "/c/{}"),
     "edit": ("Read the conversation, and change the message in a branch of its own", "/c/{}"),
     "trash": ("See the trash", "/repairs"),
     "webhook": ("A webhook is made on the command line: capsule worker webhook", ""),

@@ -69,14 +69,14 @@ def test_a_file_that_only_looks_known_is_told_and_makes_no_empty_conversation(
     assert [
         reason
         for reason in reasons(report.problems.first)
-        if reason.startswith(f"looks like {title}, not und")
+        if reason.startswith(f"looks like {title}, but is not und")
     ]
 
 
 def test_an_export_of_grok_with_other_responses_is_told(store: Store) -> None:
     report = take(store, like_grok())
 
-    assert reasons(report.problems.first) == ["a response that is no object"]
+    assert reasons(report.problems.first) == ["a response that is not an object"]
 
 
 def reasons(problems: list[Any]) -> list[str]:

@@ -313,7 +313,7 @@ def test_what_can_not_be_imported_is_an_error(store: Store, tmp_path: Path) -> N
         store.import_(tmp_path / "none")
     with pytest.raises(InvalidInput, match="jsonl"):
         take(store, said("a"), format="word")
-    with pytest.raises(InvalidInput, match="only written"):
+    with pytest.raises(InvalidInput, match="only be exported"):
         take(store, said("a"), format="html")
     with pytest.raises(InvalidInput, match="copy"):
         take(store, said("a"), on_conflict="merge")

@@ -81,7 +81,7 @@ def parents_first(history: list[Fields], tell: Callable[[str, str], None]) -> li
     for id, entry in entries.items():
         if parents[id] not in parents and parents[id] != _ROOT:
             if "role" in entry:
-                tell(f"message {id[:80]} answers one that is not there", id)
+                tell(f"message {id[:80]} answers a message that is missing", id)
             parents[id] = before
         before = id
     result: dict[str, Fields] = {}
@@ -247,7 +247,7 @@ def _accepted_message(
     except (InvalidInput, TypeError) as error:
         metadata = said.get("metadata")
         if isinstance(metadata, dict) and SOURCE in metadata:
-            tell(f"what a message has besides is left out: {error}"[:300], id)
+            tell(f"the other fields of a message are left out: {error}"[:300], id)
             return _accepted_message(
                 entry | {"metadata": without(metadata, SOURCE)}, tell, keep, most, is_own=is_own
             )

@@ -62,7 +62,7 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
         nonlocal remaining_calls
         remaining_calls -= 1
         if remaining_calls < 0:
-            reasons.append("reading it takes far more steps than a sound file of its size does")
+            reasons.append("reading it takes far more steps than a valid file of its size needs")
         return remaining_calls < 0
 
     def authorize(

@@ -221,8 +221,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
     if isinstance(error, json.JSONDecodeError):
-        return f"no valid JSON: {error.msg}"
-    return f"no valid JSON: {error}"
+        return f"not valid JSON: {error.msg}"
+    return f"not valid JSON: {error}"
 
 
 def _texts(chunks: Iterable[bytes], report_problem: ReportProblem) -> Iterator[str]:
@@ -300,7 +300,7 @@ def _lines(chunks: Iterable[bytes], report_problem: ReportProblem) -> Iterator[R
             keys = keys or set(value)
             yield line, value
         else:
-            report_problem("no JSON object", line)
+            report_problem("not a JSON object", line)
 
 
 def _repaired(
@@ -341,7 +341,7 @@ def _repaired(
     elif not reason and len(values) > 1:
         reason = "several records in one line"
     elif not reason:
-        reason = "characters that JSON does not have"
+        reason = "characters that JSON does not allow"
     report_problem(reason, line)
     yield from values
 
@@ -406,7 +406,7 @@ class _ArrayReader:
                 self._keys = self._keys or list(value)[:2]
                 yield self._line, without_surrogates(value) if has_surrogates else value
             else:
-                self._report_problem("no JSON object", self._line)
+                self._report_problem("not a JSON object", self._line)
 
     def _find_array(self) -> None:
         """Read up to the beginning of the array."""

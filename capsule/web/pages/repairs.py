@@ -76,7 +76,7 @@ def _entry(view: View) -> tuple[Trashed, RemovedMessages | None]:
         return deleted, None
     if removed := next((each for each in trash.removed() if each.trashed.token == token), None):
         return removed.trashed, removed
-    raise NotFound("this is not in the trash any more", id=token)
+    raise NotFound("this is no longer in the trash", id=token)
 
 
 def _trashed(view: View) -> Response:

@@ -112,7 +112,7 @@ def _edit(view: View) -> Response:
         made = view.acting.branches.regenerate(id, content, message, key=key)
     else:
         raise InvalidInput(
-            "say how the message changes: in its place, beside it, or as another answer"
+            "choose how the message changes: in place, beside it, or as another answer"
         )
     return view.done(address("c", id, "m", str(made.id)), id=made.id)
 
@@ -239,7 +239,8 @@ def _resolve(view: View) -> Response:
 def _as(view: View) -> Response:
     if view.visitor.agent is not None:
         raise Refused(
-            f"this page was opened for {view.visitor.agent}, and nobody else writes on it", path=""
+            f"this page was opened for {view.visitor.agent}, and only that agent writes on it",
+            path="",
         )
     agent = view.store.agents.get(view.sent("agent")).id if view.sent("agent") else ""
     answer = view.done("/people", agent=agent or None)

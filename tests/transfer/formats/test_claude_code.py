@@ -419,6 +419,6 @@ def test_a_result_that_was_moved_out_of_the_transcript_is_attached(
 
     (attached,) = moved["history"][0]["attachments"]
     assert shelf.files[attached["sha256"]] == b"line 1\nline 2"
-    assert [(one.line, "c.txt is not there" in one.reason) for one in problems.first] == [(2, True)]
+    assert [(one.line, "c.txt is missing" in one.reason) for one in problems.first] == [(2, True)]
     (data,) = written([moved], FORMAT, shelf)
     assert changed_by_import(moved, data, FORMAT, shelf) == []

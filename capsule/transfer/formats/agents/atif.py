@@ -189,7 +189,7 @@ def _plain_draft(
     ids: set[Any] = set()
     for number, step in enumerate(steps, 1):
         if not isinstance(step, dict):
-            report_problem(f"step {number} is none", line)
+            report_problem(f"entry {number} of the steps is not a step", line)
             continue
         entries: list[Fields] = []
         with reporting_damage(report_problem, f"step {number}", line):
@@ -244,17 +244,17 @@ def _step_problems(step: Fields, expected_number: int) -> Iterator[str]:
     if not isinstance(step.get("message"), str | list):
         yield "has no message"
     if step.get("timestamp") is not None and moment(step["timestamp"]) is None:
-        yield "has a time that is none"
+        yield "has an invalid time"
     if calls != (step.get("tool_calls") or []):
-        yield "has calls that are none"
+        yield "has invalid calls"
     if any(type(call.get("arguments")) is not dict for call in calls):
-        yield "has a call whose arguments are no object"
+        yield "has a call whose arguments are not an object"
     if type(step.get("observation") or {}) is not dict:
-        yield "has an observation that is none"
+        yield "has an invalid observation"
     if not isinstance(results, list) or len(answered_ids) != len(results):
-        yield "has results that are none"
+        yield "has invalid results"
     if any(id and id not in call_ids for id in answered_ids):
-        yield "has a result of no call"
+        yield "has a result without a call"
 
 
 def _drafts(record: Fields, line: int, source: Source, **links: str) -> Iterator[Draft]:
@@ -283,7 +283,7 @@ def _drafts(record: Fields, line: int, source: Source, **links: str) -> Iterator
             subagent = {**trajectory, "trajectory_id": f"{draft.id}/{id}"}
             yield from _drafts(subagent, line, source, sourceConversationId=draft.id)
         else:
-            source.tell(f"trajectory {number} of a subagent is none", line)
+            source.tell(f"trajectory {number} of a subagent is invalid", line)
     reference = text_of(record.get(_CONTINUATION))
     if not reference:
         return

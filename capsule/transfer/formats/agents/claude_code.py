@@ -142,7 +142,7 @@ class _TranscriptReader:
         if kind in _BODY_TYPES and kind != "system":
             self._report_problem("a message without content", line)
         elif kind is None and "message" in record:
-            self._report_problem("a message that says not whose it is", line)
+            self._report_problem("a message without its type", line)
         if isinstance(uuid, str):
             self._message_ids[uuid] = self._message_ids.get(parent, parent)
         self._add_metadata_record(record)
@@ -412,7 +412,7 @@ def _attach_result(entry: Fields, source: Source, stem: str, line: int | None) -
             attachment = {"name": name, "type": "text/plain", "data": file}
             entry["attachments"] = [attachment, *attachments]
             return
-    source.tell(f"the result that was moved to tool-results/{name} is not there", line)
+    source.tell(f"the result that was moved to tool-results/{name} is missing", line)
 
 
 def _record_groups(

@@ -259,7 +259,7 @@ def _composer(data: Fields, bubble_rows: dict[str, Fields], source: Source) -> D
         elif key in inline:
             fields = inline[key]
         else:
-            source.tell(f"bubble {key[:60]} of composer {id[:60]} is not there")
+            source.tell(f"bubble {key[:60]} of composer {id[:60]} is missing")
             continue
         if fields:
             entries += _messages({"bubbleId": key} | fields)

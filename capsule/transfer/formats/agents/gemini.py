@@ -261,7 +261,7 @@ class _GeminiChatReader:
         if id in self.current_ids:
             self.current_ids = dict.fromkeys(ids[: ids.index(id)])
         else:
-            self.source.tell(f"goes back to message {id!r:.80}, which is not there", line)
+            self.source.tell(f"goes back to message {id!r:.80}, which is missing", line)
             self.current_ids = {}
 
     def _set(self, fields: Fields, line: int) -> None:
@@ -273,7 +273,7 @@ class _GeminiChatReader:
                 if isinstance(message, dict):
                     self._add_message(message, line)
                 else:
-                    self.source.tell("a message that is no object", line)
+                    self.source.tell("a message that is not an object", line)
 
     def _add_message(self, record: Fields, line: int) -> None:
         """Add a message. If its id is there already, replace that message in its place."""
@@ -324,7 +324,7 @@ def _read(source: Source) -> Iterator[Draft]:
     for line, record in read_records(source):
         reader.add(record, line)
     if "sessionId" not in reader.head:
-        source.tell("the record that says which session it is is not there", 1)
+        source.tell("the record with the id of the session is missing", 1)
     if reader.head or reader.messages_by_record:
         yield reader.draft()
 

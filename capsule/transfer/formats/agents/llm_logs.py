@@ -356,7 +356,7 @@ class _LlmDatabase:
             else:
                 row = {"content": reference.get("literal")}
             if "content" not in row:
-                self._source.tell(f"fragment {reference['fragment']} is not there")
+                self._source.tell(f"fragment {reference['fragment']} is missing")
             texts.append(text_of(row.get("content")))
         return "".join(texts)
 

@@ -319,7 +319,7 @@ def _read_database(source: Source) -> Iterator[Draft]:
             for info in _rows(database, "message", row):
                 messages.append((info, parts.pop(info["id"], [])))
         for id in parts:
-            source.tell(f"parts of message {id}, which is not there")
+            source.tell(f"parts of message {id}, which is missing")
         if not messages and "session_message" in source.tables:
             records = _rows(database, "session_message", row)
             messages = [_from_new_version(record) for record in records]
@@ -401,7 +401,7 @@ def _draft_of_record(record: Fields, line: int, source: Source) -> Draft | None:
         )
         return _draft(object_of(record["info"]), messages, source.tell, line)
     if _is_message(record):
-        source.tell(f"session {record['sessionID']} is not there")
+        source.tell(f"session {record['sessionID']} is missing")
         session = {"id": record["sessionID"]}
         return _draft(session, _messages_in(source.near("*.json"), source), source.tell)
     files = _neighbours(source, _MESSAGE_PATHS, text_of(record["id"]))

@@ -160,7 +160,7 @@ def _draft(
     `message_lines` has the line of each message by its position, where it is known.
     """
     if not isinstance(record.get("exchanges"), list):
-        source.tell("no session: it has no exchanges", line)
+        source.tell("not a session: it has no exchanges", line)
         return None
     for name in ("createdAt", "updatedAt"):
         if record.get(name) is not None and moment(record[name]) is None:
@@ -207,7 +207,7 @@ def _entries_of(
 ) -> list[Fields]:
     """Return the messages of one record of an exchange. Report its damage under its `title`."""
     if not isinstance(message, dict):
-        source.tell(f"{title} is none", line)
+        source.tell(f"{title} is not a message", line)
         return []
     role = text_of(message.get("role"))
     if role not in _ROLES:
@@ -351,7 +351,7 @@ def _records_of_message(
             )
             stop = next(ends, None)
             if stop is None:
-                source.tell(f"{end_mark} is not there", n + 1)
+                source.tell(f"{end_mark} is missing", n + 1)
                 stop = end - 1
                 inner_lines = lines[n:end]
             else:

@@ -92,7 +92,7 @@ def _is_message(entry: Any, source: Source, line: int) -> bool:
     """Return whether an entry is a message. Report any other one."""
     if isinstance(entry, dict) and is_string(entry.get("role")) and is_string(entry.get("content")):
         return True
-    source.tell("an entry of history is no message", line)
+    source.tell("an entry of history is not a message", line)
     return False
 
 

@@ -208,7 +208,7 @@ def _reader(key: str, pair: Pair) -> Callable[[Source], Iterator[Draft]]:
         if isinstance(record.get(key), content_type):
             draft = _plain_draft(record, line, key, pair)
             return _with_lost_fields(draft, record.get(CAPSULE_KEY))
-        source.tell(f"no conversation: it has no {key}", line)
+        source.tell(f"not a conversation: it has no {key}", line)
         return None
 
     def items(source: Source) -> list[tuple[int, Fields]] | None:

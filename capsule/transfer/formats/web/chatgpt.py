@@ -274,11 +274,11 @@ def _draft(record: Fields, line: int, source: Source) -> Draft:
         if isinstance(node, dict):
             mapping[id] = node if isinstance(node.get("id"), str) else {**node, "id": id}
         else:
-            source.tell(f"node {id!r:.60} of the mapping is no object", line)
+            source.tell(f"node {id!r:.60} of the mapping is not an object", line)
     joints = _joints(mapping)
     for id, joint in joints.items():
         if not joint.keys() <= _NODE_FIELDS:
-            source.tell(f"node {id!r:.60} of the mapping has no message, but something else", line)
+            source.tell(f"node {id!r:.60} of the mapping has something other than a message", line)
     children = _children(mapping)
     default_root = {
         "id": _ROOT,
@@ -367,7 +367,7 @@ def _report_missing_parts(source: Source) -> None:
             continue
         for name in listed_names:
             if name not in existing_names:
-                manifest.tell(f"{name} is listed and missing")
+                manifest.tell(f"{name} is listed but missing")
 
 
 def _write_draft(draft: Draft) -> bytes:

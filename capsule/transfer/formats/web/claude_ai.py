@@ -204,7 +204,7 @@ def _draft(record: Fields, line: int, source: Source, projects: dict[str, Fields
         head = _HEAD.to_capsule(without(record, "prompt_template", "docs"))
         return Draft(head | {"context": _context(record)}, [], line)
     if "full_name" not in record:
-        source.tell("no conversation: it has no chat_messages", line)
+        source.tell("not a conversation: it has no chat_messages", line)
     return None
 
 

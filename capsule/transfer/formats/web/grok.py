@@ -92,7 +92,7 @@ def _draft(item: Fields, line: int, source: Source) -> Draft:
         if isinstance(wrapper.get("response"), dict):
             history.append(_entry(wrapper["response"], source))
         else:
-            source.tell("a response that is no object", line)
+            source.tell("a response that is not an object", line)
     metadata = with_nonempty(
         {},
         currentNode=conversation.get("leaf_response_id"),

@@ -340,7 +340,7 @@ def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
     while stack:
         message, parent = stack.pop()
         if not isinstance(message, dict):
-            source.tell("a message that is no object", line)
+            source.tell("a message that is not an object", line)
             continue
         id = text_of(message.get("messageId")) or f"#{len(records)}"
         record = {**without(message, "children"), "messageId": id}
@@ -348,7 +348,7 @@ def _flat(messages: Any, source: Source, line: int) -> list[Fields]:
             record["parentMessageId"] = text_of(record["parentMessageId"])
         if parent is not None:
             if record.get("parentMessageId", parent) != parent:
-                source.tell(f"message {id[:80]} stands under another one than it names", line)
+                source.tell(f"message {id[:80]} is under another parent than it names", line)
             record["parentMessageId"] = parent
         for name, value in without(record, "files").items():
             if any("parentMessageId" in item for item in objects_of(value)):
@@ -374,7 +374,7 @@ def _draft(record: Fields, line: int, source: Source) -> Draft | None:
     if isinstance(messages, dict):
         messages = [messages]
     if not isinstance(messages, list):
-        source.tell("no conversation: it has no messages", line)
+        source.tell("not a conversation: it has no messages", line)
         return None
     draft = Draft.of_head(_HEAD, without(record, *_EXPORT_FIELDS), line)
     records = _flat(messages, source, line)

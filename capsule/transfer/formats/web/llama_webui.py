@@ -370,7 +370,7 @@ def _draft(conversation: Any, messages: _Messages, line: int, source: Source) ->
             records.append(_normal(message, conversation))
             lines.append(message_line)
         else:
-            source.tell("a message that is no object", message_line)
+            source.tell("a message that is not an object", message_line)
     turns.without_children(records, "parent", "children")
     roots = _roots(records)
     other_roots = [root for root in roots if not _is_default_root(root, conversation)]
@@ -388,7 +388,7 @@ def _draft(conversation: Any, messages: _Messages, line: int, source: Source) ->
             record["parent"] = None
         calls = record.get("toolCalls")
         if isinstance(json_of(calls), str) and calls:
-            source.tell("toolCalls that are no JSON", message_line)
+            source.tell("toolCalls that are not valid JSON", message_line)
         if moment(record.get("timestamp")) is None and not draft.is_own:
             source.tell("a message without a time", message_line)
         with reporting_damage(source.tell, "a message", message_line):
@@ -445,9 +445,9 @@ def _drafts_in_object(record: Fields, line: int, source: Source) -> Iterator[Dra
             if isinstance(item, dict):
                 yield from _drafts_in_object(item, line, source)
             else:
-                source.tell("a conversation that is no object", line)
+                source.tell("a conversation that is not an object", line)
     else:
-        source.tell("no conversation: it has no messages", line)
+        source.tell("not a conversation: it has no messages", line)
 
 
 def _read_file_of(source: Source) -> Iterator[Draft]:

@@ -499,7 +499,7 @@ def _draft(row: Fields, line: int | None, source: Source) -> Draft | None:
     records: list[Fields] = []
     for key, message in messages.items():
         if not isinstance(message, dict) or not ("role" in message or "content" in message):
-            source.tell(f"message {key!r:.60} is none", line)
+            source.tell(f"message {key!r:.60} is invalid", line)
             continue
         if is_tree and moment(message.get("timestamp")) is None and not draft.is_own:
             source.tell(f"message {key!r:.60} has no time", line)
