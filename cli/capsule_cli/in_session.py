@@ -20,8 +20,8 @@ _REFUSED = {
         "worker set",
         "worker webhook",
     ),
-    "who answers where": ("worker allow", "worker forbid", "worker unwire", "worker wire"),
-    "a server or who may use it": (
+    "which agent answers where": ("worker allow", "worker forbid", "worker unwire", "worker wire"),
+    "a server or its clients": (
         "mcp install",
         "mcp servers remove",
         "mcp servers set",
@@ -49,7 +49,7 @@ _REFUSED = {
         "store settings",
         "trash purge",
     ),
-    "what agents and projects are to others": (
+    "the visibility of agents and projects": (
         "agent allow",
         "agent block",
         "agent forget",

@@ -105,8 +105,7 @@ def regenerate(
             slot = store.branches.slot(conversation_id, message)
             if slot.parent is None and not global_options.json:
                 raise CommandStopped(
-                    f"message {slot.message} answers none; give the other text, and it is put "
-                    "beside it"
+                    f"message {slot.message} is a root; give the other text to add it beside it"
                 )
             value = {"message": slot.message, "parent": slot.parent}
             print_answer(value, slot.parent or "", line=True)

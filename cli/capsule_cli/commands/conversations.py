@@ -133,7 +133,7 @@ def list_(
         rows.append(make_row(head, page.messages[head.id], _state(head, standings)))
     empty = "there is no conversation yet; start one with: capsule new"
     if ids:
-        empty = "no conversation is like that"
+        empty = "no conversation fits"
     with paged():
         # Short ids are unique in the whole store, and not only among those in the list.
         print_list(value, columns, rows, empty, ids=ids)
@@ -248,7 +248,9 @@ def _suggest_title(store: CoreStore, id: str, title: str | None, *, yes: bool) -
         CommandStopped: The person keeps it.
     """
     suggestion = store.titles.by_rule(id) if title is None else title
-    refuse_if(not suggestion, "no user message says what it is about; give a title", "TITLE")
+    refuse_if(
+        not suggestion, "there is no user message to make a title from; give a title", "TITLE"
+    )
     head = store.titles.suggest(id, suggestion)
     while head is None:
         current = store.head(id)

@@ -52,12 +52,12 @@ def edit(
     """Open a conversation in $VISUAL or $EDITOR under its lock, and save it when it is valid."""
     refuse_if(
         keep_original and message is None,
-        "say which message gets another one beside it: --which MESSAGE",
+        "name the message to add the text beside: --which MESSAGE",
         "--beside",
     )
     refuse_if(
         text is not None and message is None,
-        "a text changes a message: say which with --which MESSAGE",
+        "a text changes one message: name it with --which MESSAGE",
         "TEXT",
     )
     with open_conversation(id) as (store, conversation_id):
@@ -148,7 +148,7 @@ def through_editor(original: bytes, suffix: str, save: Callable[[bytes, str], T]
                     raise
     except BaseException:
         if os.path.isfile(path) and read_file(path) != original:
-            print_notice(f"what you typed is kept in {path}")
+            print_notice(f"your text is kept in {path}")
         else:
             with suppress(OSError):
                 os.unlink(path)

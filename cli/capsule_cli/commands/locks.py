@@ -70,6 +70,6 @@ def list_(orphaned: bool = flag("--orphaned", "List only locks whose holder is d
     print_list(value, columns, rows, "no conversation is locked", ids=ids)
     if not global_options.json and any(lock.state == "orphaned" for lock in locks):
         print_notice(
-            "an orphaned lock stands in nobody's way: a write takes it over; or: capsule lock "
-            "release ID --force"
+            "an orphaned lock blocks nobody: the next write takes it over; or run: capsule "
+            "lock release ID --force"
         )

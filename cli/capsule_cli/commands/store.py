@@ -151,7 +151,7 @@ def doctor(
     """
     refuse_if(
         flush and repair,
-        "it examines nothing, so it has nothing to mend; give one of the two",
+        "it examines nothing, so it has nothing to repair; give one of the two",
         "--flush",
     )
     refuse_if(report and (repair or flush), "is given alone", "--report")
@@ -235,7 +235,7 @@ def _completed_lines(completed: int) -> list[str]:
     if not completed:
         return []
     outcome = (
-        "were not on the disk as a whole when the power went or the disk was gone, and were "
+        "were incomplete on the disk after a power cut or the loss of the disk, and were "
         "completed from the log"
     )
     return [f"{with_count(completed, 'document')} {outcome}"]
@@ -262,9 +262,9 @@ def _summary(count: int, troubles: list[DoctorFinding]) -> str:
     if len(unrepaired) < len(troubles):
         text += f", {len(troubles) - len(unrepaired)} mended, {len(unrepaired)} left"
     if any(finding.repairable for finding in unrepaired):
-        text += "; what can be mended is, with --repair"
+        text += "; --repair repairs what it can"
     elif unrepaired:
-        text += "; --repair can't mend what is left: each line says what you can do"
+        text += "; --repair can't repair the rest: each line says what to do"
     return text
 
 
@@ -297,7 +297,7 @@ def copy(source: From, target: To) -> None:
         f"{title}: {with_count(copied.written, 'document')} written, {copied.same} there already"
     ]
     for kind, id in copied.kept:
-        lines.append(f"{kind}/{id}: the other store has a version of its own; it stays")
+        lines.append(f"{kind}/{id}: the other store has a diverged version; it stays")
     for kind, id, error in copied.failed:
         lines.append(f"{kind}/{id}: {error}")
     is_complete = not (copied.kept or copied.failed)
@@ -466,7 +466,7 @@ def _migrate_database(*, check: bool) -> None:
         return
     url = locate.database_address(global_options.store)
     if url is not None and opening.make_in_database(url):
-        print_notice("the tables of the store were brought to this version")
+        print_notice("the tables of the store were migrated to this version")
 
 
 def _is_path(name: str) -> bool:

@@ -70,10 +70,10 @@ def delete(
             (ids or [""])[0], message, keep_children=keep_children, dry_run=dry_run, yes=yes
         )
         return
-    refuse_if(keep_children, "say which message is to go: --which MESSAGE", "--keep-children")
+    refuse_if(keep_children, "name the message to delete: --which MESSAGE", "--keep-children")
     refuse_if(
         all_ and (with_forks or dry_run),
-        "all go: --all takes neither --with-forks nor --dry-run",
+        "--all takes neither --with-forks nor --dry-run",
         "--all",
     )
     refuse_if(all_ and ids, "give ids or --all, not both", "--all")
@@ -127,7 +127,8 @@ def _delete_all(store: CoreStore, *, yes: bool) -> None:
         ensure_confirmed(
             f"Delete every conversation of {one_line(store.root)}, {count} of them, archived and "
             "pinned ones too?",
-            f"Really all {count}? Each goes to the trash, and is brought back by its id alone.",
+            f"Really all {count}? Each goes to the trash, and can only be restored one by one, "
+            "by its id.",
             yes=yes,
         )
     results: list[dict[str, Any]] = []
@@ -238,7 +239,7 @@ def purge(
             yes=yes,
         )
         purged = store.trash.purge(age_s)
-    print_answer({"purged": purged}, f"{len(purged)} removed for good")
+    print_answer({"purged": purged}, f"{len(purged)} removed permanently")
 
 
 def _title_of(store: CoreStore, id: str) -> str:

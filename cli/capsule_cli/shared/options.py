@@ -69,7 +69,7 @@ def value_of(kind: Any, word: Any, minimum: int | None) -> Any:
     """
     if kind is int:
         if not str(word).removeprefix("-").isdecimal():
-            raise ValueError(f"{word!r} is no whole number")
+            raise ValueError(f"{word!r} is not a whole number")
         if minimum is not None and int(word) < minimum:
             raise ValueError(f"{int(word)} is less than {minimum}")
         return int(word)

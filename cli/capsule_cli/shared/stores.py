@@ -52,7 +52,7 @@ def ensure_person(things: str) -> None:
     if not agent and session_name():
         agent = agent_name() or "of the session"
     if agent:
-        raise Refused(f"{things} are a person's, and not agent {agent}'s", path="")
+        raise Refused(f"{things} are for a person, not for agent {agent}", path="")
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def test_a_dry_run_writes_nothing_and_lists_the_files(capsule: Any, project: Pat
     before = capsule.file(id).read_bytes()
     answer = capsule("context", "capture", id, str(project), "--dry-run")
     assert "\tsrc/app.py\n" in answer.stdout and answer.line.startswith(f"{id}: would capture")
-    assert "looks like a secret: t.py:1: GitHub Token" in answer.stderr
+    assert "possible secret: t.py:1: GitHub Token" in answer.stderr
     assert capsule.json("context", "capture", id, str(project), "--dry-run")["written"] is False
     assert capsule.file(id).read_bytes() == before
 
@@ -68,7 +68,7 @@ def test_in_a_terminal_a_token_is_asked_about(capsule: Any, project: Path) -> No
         screen = capsule.terminal("context", "capture", id, str(project), typed=typed, expect=code)
         assert (
             "t.py:1: GitHub Token" in screen
-            and "Take these files as they are?" in screen
+            and "Capture these files nevertheless?" in screen
             and TOKEN not in screen
         )
         assert (TOKEN in capsule.file(id).read_text()) is (code == 0)
@@ -77,7 +77,9 @@ def test_in_a_terminal_a_token_is_asked_about(capsule: Any, project: Path) -> No
 def test_check_exits_1_when_the_project_has_drifted(capsule: Any, project: Path) -> None:
     id = capsule.new("Plan")
     capsule("context", "capture", id, str(project))
-    assert capsule("context", "check", id).stdout == f"{id}: {project} is as it was captured\n"
+    assert capsule("context", "check", id).stdout == (
+        f"{id}: {project} has not changed since the capture\n"
+    )
     (project / "README.md").write_text("# Shop 2\n")
     (project / "src" / "app.py").unlink()
     (project / "new.py").write_text("")

@@ -60,9 +60,10 @@ def test_purge_removes_what_is_old_enough_and_says_how_many(capsule: Any) -> Non
     for age in ["30", "x", "-1d", "1.5d", "99999999999w"]:
         assert "--older-than" in capsule("trash", "purge", "--older-than", age, expect=2).stderr
     assert (
-        capsule("trash", "purge", "--older-than", "30d", "--yes").stdout == "0 removed for good\n"
+        capsule("trash", "purge", "--older-than", "30d", "--yes").stdout
+        == "0 removed permanently\n"
     )
-    assert capsule("trash", "purge", "--yes").stdout == "2 removed for good\n"
+    assert capsule("trash", "purge", "--yes").stdout == "2 removed permanently\n"
     assert capsule.json("trash", "list") == [] and capsule.json("trash", "purge", "--yes") == {
         "purged": []
     }

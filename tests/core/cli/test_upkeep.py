@@ -31,7 +31,7 @@ def test_doctor_finds_what_is_wrong_and_says_so_in_its_exit_code(capsule: Any) -
         None,
     )
     for words in ((), ("--repair",), ()):
-        assert "what can be mended is" not in capsule("doctor", *words, expect=5).stdout
+        assert "--repair repairs what it can" not in capsule("doctor", *words, expect=5).stdout
     assert capsule.file("broken-1").read_text(encoding="utf-8") == BROKEN
 
 
@@ -42,7 +42,8 @@ def test_doctor_mends_what_can_be_mended_and_keeps_the_original(capsule: Any) ->
     torn = path.read_bytes()[:-20]
     path.write_bytes(torn)
     assert (
-        "what can be mended is" in capsule("doctor", expect=5).stdout and path.read_bytes() == torn
+        "--repair repairs what it can" in capsule("doctor", expect=5).stdout
+        and path.read_bytes() == torn
     )
     assert "1 mended" in capsule("doctor", "--repair").stdout
     assert any(
@@ -277,6 +278,6 @@ def test_a_store_of_a_newer_format_is_refused_with_what_to_do(capsule: Any, tmp_
     for command in (["list"], ["show", "plan"], ["append", "plan", "two"], ["doctor"]):
         message = capsule("--store", str(root), *command, expect=6).stderr
         assert (
-            "delete those files after you ran, with the newer one: capsule doctor --flush"
+            "run this with the newer one, and then delete those files: capsule doctor --flush"
             in message
         )

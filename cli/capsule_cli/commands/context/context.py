@@ -123,10 +123,10 @@ def _ask_about_secrets(captured: Capture, yes: bool) -> None:
     """
     can_ask = in_terminal() and sys.stdin.isatty()
     if captured.findings and not (captured.secrets_allowed or yes) and can_ask:
-        print_notice("this looks like secrets, and whoever reads the conversation reads them:")
+        print_notice("these may be secrets, and every reader of the conversation would read them:")
         for finding in captured.findings[:_MAX_LINES]:
             print_notice(f"  {one_line(str(finding))}")
-        captured.secrets_allowed = typer.confirm("Take these files as they are?", err=True)
+        captured.secrets_allowed = typer.confirm("Capture these files nevertheless?", err=True)
     captured.ensure_no_secrets()
 
 
@@ -141,9 +141,9 @@ def _print_omitted(captured: Capture, *, planned: bool) -> None:
     """
     if planned:
         rows = [(str(file.tokens), file.path) for file in captured.files]
-        print_list(None, ("tokens", "file"), rows, "no file would be taken", last="file")
+        print_list(None, ("tokens", "file"), rows, "no file would be captured", last="file")
         for finding in captured.findings:
-            print_notice(f"looks like a secret: {one_line(str(finding))}")
+            print_notice(f"possible secret: {one_line(str(finding))}")
     for left_out in captured.left_out[:_MAX_LINES]:
         print_notice(f"left out: {one_line(_utf8(left_out.path))}: {one_line(left_out.why)}")
     if len(captured.left_out) > _MAX_LINES:
@@ -161,7 +161,7 @@ def check(
     there are any, or if it can't compare.
     """
     if (id is None) != all_ or (all_ and project is not None):
-        raise usage_error("name a conversation, or give --all, which takes no --project", "ID")
+        raise usage_error("name a conversation, or give --all without --project", "ID")
     with open_core_store() as store, progress("checking") as bar:
         if id is not None:
             from capsule.context.drift import check as check_drift
@@ -211,7 +211,7 @@ def _drift_lines(id: str, drift: Drift) -> Iterator[str]:
         counts = ", ".join(f"{len(paths)} {kind}" for kind, paths in kinds.items() if paths)
         yield f"{id}: {one_line(drift.project)} has drifted: {counts}"
     elif drift.is_current:
-        yield f"{id}: {one_line(drift.project)} is as it was captured"
+        yield f"{id}: {one_line(drift.project)} has not changed since the capture"
 
 
 def show(id: Id, files: bool = flag("--files", "List the files with their sizes instead.")) -> None:

@@ -53,7 +53,7 @@ def list_(id: ConversationOrNext) -> None:
         switches = store.servers.get(conversation_id)
     rows = [(name, on_or_off(is_on)) for name, is_on in switches.items()]
     value = _as_json(conversation_id, switches)
-    print_list(value, ("server", "here"), rows, "all servers are as by default", last="server")
+    print_list(value, ("server", "here"), rows, "all servers have their default", last="server")
 
 
 def _set(id: str, changes: dict[str, bool | None]) -> None:

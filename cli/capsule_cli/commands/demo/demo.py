@@ -119,7 +119,7 @@ class _DemoRun:
         now = json.loads(text)
         check(
             now["version"] == "2.1" and len(now["history"]) == 2,
-            "it was not brought to version 2.1",
+            "it was not migrated to version 2.1",
         )
         same = now["champInconnu"] == was["champInconnu"] and now["history"][0]["tokens"] == 17
         same = same and now["metadata"]["couleur"] == was["metadata"]["couleur"] and NUMBER in text
@@ -191,7 +191,7 @@ class _DemoRun:
         print_step(f"$ kill -9 {holder.pid}")
         mine = self._run(f"capsule append {chat} 'Then I go on.'").strip()
         there = [message["id"] for message in self._history(chat)]
-        check(there[1:] == [first, mine], "the chat does not hold what was acknowledged")
+        check(there[1:] == [first, mine], "the chat lacks acknowledged messages")
         print_step("2 messages acknowledged in the chat, 2 in its file")
 
     def agent_and_listener(self) -> None:
@@ -278,7 +278,7 @@ class _DemoRun:
         self._run("capsule listen --as dora --timeout 0s --ack")
         check(
             rules.read_text(encoding="utf-8") == RULES,
-            "the block did not go, or took something with it",
+            "the block was not removed, or other text was removed with it",
         )
         print_step("dora has read them, and her CLAUDE.md is again as it was")
         check(hook.wait(DEADLINE_S) == 2, "the hook did not wake eve")
@@ -396,7 +396,7 @@ class _DemoRun:
         print_step(f"{len(self.acknowledged)} messages acknowledged, {len(there)} in the file")
         check(
             sorted(there) == sorted(self.acknowledged),
-            "acknowledged messages are missing, or stand there twice",
+            "acknowledged messages are missing or repeated",
         )
         check(title == TITLE and len(by_hand) == 1, "the person's edit was lost")
         check(

@@ -212,7 +212,7 @@ def _check_entries(
         for entry in entries:
             if entry.launch is None or not entry.ours:
                 problem = (
-                    "the entry starts something else; replace it with: capsule mcp install --force"
+                    "the entry starts another program; replace it with: capsule mcp install --force"
                 )
                 checks.append(_EntryCheck(client, scope, entry.path, (problem,), entry=entry))
                 continue
@@ -221,7 +221,7 @@ def _check_entries(
                 _EntryCheck(client, scope, entry.path, tuple(report.problems), report, entry)
             )
     if is_named and not checks:
-        problem = f"it has no entry; put it in with: capsule mcp install {client.name}"
+        problem = f"it has no entry; add it with: capsule mcp install {client.name}"
         checks.append(_EntryCheck(client, "user", client.files("user", paths)[0], (problem,)))
     return checks
 
@@ -232,15 +232,16 @@ def _chosen_programs(
     """Return the named programs, or all that have settings on this machine."""
     from capsule.mcp_server.clients import programs
 
-    refuse_if(all_programs and names, "stands for all programs, so none can be named", "--all")
+    refuse_if(all_programs and names, "means all programs, so name none", "--all")
     if all_programs:
         here = [client for client in programs.CLIENTS if _has_settings(client, scope, paths)]
         if not here:
-            raise CommandStopped("no program's settings are here; name the ones you mean")
+            raise CommandStopped("no settings of a program were found; name the programs")
         return here
     if not names:
         raise usage_error(
-            f"name programs, or say --all: {', '.join(client.name for client in programs.CLIENTS)}",
+            "name programs, or give --all: "
+            f"{', '.join(client.name for client in programs.CLIENTS)}",
             "CLIENT",
         )
     return select_programs(programs.CLIENTS, names)
@@ -276,9 +277,9 @@ def _no_settings_error(scope: Scope, places: MachinePaths, launch: LaunchCommand
         value = {key: value}
     paste = json.dumps(value, ensure_ascii=False)
     lines = [
-        "no program's settings are here, and nothing was changed. These were looked for:",
+        "no settings of a program were found, and nothing was changed. These were checked:",
         *(f"  {name:<16}{path}" for name, paths in looked.items() for path in paths[:1]),
-        "name a program to have its settings made, as: capsule mcp install claude-code",
+        "name a program to make its settings, for example: capsule mcp install claude-code",
         "or paste this into the settings of another program, most of which read it so:",
         paste,
     ]
@@ -416,14 +417,14 @@ def _served_store_text(launch: LaunchCommand) -> str:
     store, reason = _served_store(launch)
     if launch.store or not store:
         return f"\n  store: {store and f'{store} '}({reason})"
-    always = f"to serve it wherever it is started, add --store {shlex.quote(store)}"
+    always = f"to serve this store wherever it is started, add --store {shlex.quote(store)}"
     return f"\n  store, when started here: {store} ({reason}); {always}"
 
 
 def _change_text(plan: SettingsChange, backup: str | None, dry_run: bool, is_there: bool) -> str:
     title, path = plan.client.title, plan.path
     if plan.paste:
-        how = "put this into it yourself" if is_there else "change it yourself"
+        how = "add this to it yourself" if is_there else "change it yourself"
         return (
             f"{title}: {path} is TOML, or has comments that would be lost; "
             f"{how}:\n{plan.paste.rstrip()}"
@@ -435,10 +436,10 @@ def _change_text(plan: SettingsChange, backup: str | None, dry_run: bool, is_the
         )
     if dry_run:
         return "\n".join(map(shlex.join, plan.commands)) or plan.diff().removesuffix("\n")
-    before = f"\n  what it held before: {backup}" if backup else ""
+    before = f"\n  a copy of the former file: {backup}" if backup else ""
     if not is_there:
         return (
-            f"{title}: {path} has no entry any more; what {title} has started already goes on "
-            f"until it ends{before}"
+            f"{title}: {path} no longer has the entry; servers that {title} has started run "
+            f"until they end{before}"
         )
-    return f"{title}: {path} has the entry now; {plan.client.then.format(title=title)}{before}"
+    return f"{title}: {path} now has the entry; {plan.client.then.format(title=title)}{before}"

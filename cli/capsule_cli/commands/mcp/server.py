@@ -66,7 +66,8 @@ def serve(
     if http is None:
         refuse_if(
             allow_host,
-            "is for --http: over stdin and stdout the client is who started the server",
+            "is for --http: over stdin and stdout the client is the program that started the "
+            "server",
             "--allow-host",
         )
         _over_stdio(read_only, tools)
@@ -96,7 +97,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
         check_id(agent)
     if sys.stdin is not None and sys.stdin.isatty():
         print_notice(
-            "this is for a program, which speaks with it over stdin and stdout; Ctrl-D ends it"
+            "this server is for a program, which uses its stdin and stdout; Ctrl-D ends it"
         )
     stdin, stdout = claim_stdio()
     session = session_name()

@@ -57,8 +57,7 @@ def add(
     print_answer({"name": name, "token": token, "scope": allow}, token)
     if not global_options.json:
         print_notice(
-            "this is the one time it is shown; clients send it as: Authorization: Bearer "
-            f"{token[:12]}..."
+            f"it is shown only this once; clients send it as: Authorization: Bearer {token[:12]}..."
         )
 
 

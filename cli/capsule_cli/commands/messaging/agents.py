@@ -56,7 +56,9 @@ def agent_register(
     id = agent_name()
     folder = project if project is not None or id is not None else os.getcwd()
     refuse_if(
-        folder is not None and not os.path.isdir(folder), f"{folder} is no directory", "--project"
+        folder is not None and not os.path.isdir(folder),
+        f"{folder} is not a directory",
+        "--project",
     )
     path = folder and os.path.realpath(folder)
     # A name in another project belongs to another agent, so the owner registers it there.
@@ -94,7 +96,7 @@ def agent_list() -> None:
         for agent in agents
     ]
     columns = ("id", "state", "seen", "project", "status")
-    empty = "nobody is registered yet; begin with: capsule agent register"
+    empty = "no agent is registered yet; begin with: capsule agent register"
     print_list(as_json(agents), columns, rows, empty, last="status")
 
 
@@ -132,7 +134,7 @@ def agent_set(
     """
     refuse_if(
         project is not None and not os.path.isdir(project),
-        f"{project} is no directory",
+        f"{project} is not a directory",
         "--project",
     )
     with open_agent_store() if agent is None else open_named_agent_store() as opening:
@@ -175,7 +177,7 @@ def agent_discover() -> None:
         for contact in contacts
     ]
     columns = ("id", "availability", "state", "project", "description")
-    print_list(as_json(contacts), columns, rows, "you find nobody", last="description")
+    print_list(as_json(contacts), columns, rows, "no agent was found", last="description")
 
 
 def agent_requests() -> None:
@@ -194,7 +196,9 @@ def agent_requests() -> None:
         for contact in contacts
     ]
     columns = ("id", "asked", "project", "description")
-    print_list(as_json(contacts), columns, rows, "nobody asks to write to you", last="description")
+    print_list(
+        as_json(contacts), columns, rows, "no agent asks to write to you", last="description"
+    )
 
 
 def agent_allow(other: Agent, reason: Reason = None) -> None:
@@ -340,7 +344,7 @@ def notify_clean() -> None:
         files = [path for agent in agents for path in notices.remove_blocks(store, agent)]
     print_answer(
         {"cleaned": files},
-        "\n".join(f"{path}: the block is gone" for path in files) or "there was no block",
+        "\n".join(f"{path}: the block was removed" for path in files) or "there was no block",
     )
 
 

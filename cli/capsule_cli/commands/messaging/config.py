@@ -37,7 +37,7 @@ def apply(prune: Prune = False) -> None:
         applied = store.configuration.apply(_plan_of(store, prune))
     if applied.number:
         print_notice(
-            f"this is apply {applied.number}; take it back with: capsule config rollback "
+            f"this is apply {applied.number}; undo it with: capsule config rollback "
             f"{applied.number}"
         )
     _print_plan(applied, "there was nothing to do")
@@ -64,7 +64,7 @@ def history() -> None:
 def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
     """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten."""
     with open_full_store() as store:
-        _print_plan(store.configuration.rollback(number), "there was nothing to take back")
+        _print_plan(store.configuration.rollback(number), "there was nothing to undo")
 
 
 def _plan_of(store: Store, prune: bool) -> Plan:

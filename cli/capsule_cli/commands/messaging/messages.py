@@ -112,8 +112,8 @@ def send(
             idempotency_key=idempotency_key,
         )
     for key, reason in (
-        ("invalid", "takes no part there"),
-        ("unknown", "is no agent that you could mean"),
+        ("invalid", "is not a member there"),
+        ("unknown", "is not an agent that you can find"),
     ):
         for name in sent.mentions.get(key, ()):
             print_notice(f"{one_line(name)} was not mentioned: it {reason}")

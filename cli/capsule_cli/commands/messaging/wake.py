@@ -67,8 +67,8 @@ def install(
             if not _offers_messaging(client, paths):
                 fix = f"capsule mcp install {client.name} --tools all"
                 print_notice(
-                    f"{client.title} has no MCP server with the tool `listen`, of which the bell "
-                    f"speaks; run: {fix}"
+                    f"{client.title} has no MCP server with the tool `listen`, which the "
+                    f"doorbell names; run: {fix}"
                 )
         clients.apply_changes(plans, paths, dry_run, is_there=True)
 
@@ -166,7 +166,7 @@ def _chosen_programs(
     with_address = [name for name in names if name in ADDRESSED]
     refuse_if(
         with_address and address is None,
-        f"say where {' and '.join(with_address)} is rung",
+        f"give the address of {' and '.join(with_address)}",
         "--address",
     )
     refuse_if(

@@ -100,7 +100,7 @@ def search(
     for name in role or ():
         refuse_if(
             name not in get_args(Role),
-            f"{name!r} is no role; there are: {', '.join(get_args(Role))}",
+            f"{name!r} is not a role; the roles are: {', '.join(get_args(Role))}",
             "--role",
         )
     since_time = parse_time(since, "--since") if since else None

@@ -68,14 +68,14 @@ def show(
     )
     refuse_if(
         follow and (raw or markdown or rendered or for_model or all_ or around or at),
-        "it goes with --last and --json alone",
+        "it goes with --last and --json only",
         "--follow",
     )
     refuse_if(
         (budget is not None or context) and not for_model,
         "--budget and --context are for --for-model",
     )
-    refuse_if(last == 0 and not follow, "0 messages to begin with are for --follow", "--last")
+    refuse_if(last == 0 and not follow, "--last 0 needs --follow", "--last")
     if follow:
         from capsule_cli.commands.reading.watch import follow_conversation
 

@@ -73,10 +73,10 @@ def summarize(
         "or a program "
         "that writes one, with --command",
     )
-    refuse_if(text_sources > 1, "give the text, --file or --command, and one of them only")
+    refuse_if(text_sources > 1, "give only one of the text, --file and --command")
     refuse_if(
         command is None and (budget is not None or context),
-        "--budget and --context say what --command gets to read; there is none",
+        "--budget and --context need --command",
     )
     refuse_if(
         command is not None and up_to,
@@ -119,7 +119,7 @@ def _summarize_by_program(
     text = decode_text(output_bytes, _PROGRAM_OUTPUT)
     refuse_if(
         not text.strip(),
-        "it wrote nothing, and ended as if all were well; nothing was made",
+        "it wrote nothing, although it ended without an error; nothing was made",
         "--command",
     )
     return store.summaries.add(id, text, title=title, of=Mark.of(document))

@@ -81,12 +81,12 @@ def watch(
     )
     refuse_if(
         events and (ids or exec_),
-        "events are those of the whole store: give neither ids nor --exec",
+        "events are of the whole store: give neither ids nor --exec",
         "--events",
     )
     refuse_if(
         (kinds or follow) and not events,
-        "--kinds and --follow are for --events; watch always goes on",
+        "--kinds and --follow are for --events; watch always continues",
     )
     if events:
         _print_events(after, kinds, follow=follow)

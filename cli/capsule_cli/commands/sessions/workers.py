@@ -113,7 +113,8 @@ def retry(message: Message) -> None:
     with open_full_store() as store:
         sessions = store.sessions.retry(message)
     print_answer(
-        {"message": message, "sessions": list(sessions)}, f"{one_line(message)}: is tried again"
+        {"message": message, "sessions": list(sessions)},
+        f"{one_line(message)}: will be tried again",
     )
 
 
@@ -202,9 +203,9 @@ def set_(
     """Set the command by which an agent answers, or print it. One that another machine set has to
     be approved here.
     """
-    refuse_if(name is None and (command or approve), "say which agent", "AGENT")
+    refuse_if(name is None and (command or approve), "name the agent", "AGENT")
     is_folder_wrong = folder is not None and not os.path.isdir(folder)
-    refuse_if(is_folder_wrong, f"{folder} is no directory", "--folder")
+    refuse_if(is_folder_wrong, f"{folder} is not a directory", "--folder")
     # The absolute path, because the host may run in another folder.
     real_folder = os.path.realpath(folder) if folder else folder
     settings = _settings(time_zone, idle, for_, max_hops)
@@ -285,7 +286,7 @@ def wire(
     """Wire an agent to a place, so that it answers there. Direct messages and mentions need no
     wiring.
     """
-    refuse_if((place is None) != (agent is None), "say which agent answers there", "AGENT")
+    refuse_if((place is None) != (agent is None), "name the agent that answers there", "AGENT")
     with open_full_store() as store:
         if place is None or agent is None:
             wirings = list(store.sessions.registry.read().wirings.values())

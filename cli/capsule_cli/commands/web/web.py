@@ -25,7 +25,7 @@ _PORT = 7450
 
 def web(
     port: int | None = option(
-        "--port N", f"Listen there. 0: any free port. Else {_PORT}, or a free one.", min=0
+        "--port N", f"Listen on this port; 0: any free one. Default: {_PORT}, or a free one.", min=0
     ),
     host: str = option(
         "--host ADDRESS",
@@ -79,7 +79,7 @@ def web(
                 import webbrowser
 
                 webbrowser.open(site.opening(browser_origin))
-                print_notice("Ctrl-C ends it; this address is for another browser, once")
+                print_notice("Ctrl-C ends it; for another browser use this address, once")
 
         certificate = None if cert is None else (cert, str(key))
         server.serve(site, tuple(host_headers), listener, ready, certificate)

@@ -26,7 +26,7 @@ def test_install_writes_the_absolute_path_of_this_capsule_and_of_the_store(
     ).stdout
     path = Path(places.home, ".config", "Claude", "claude_desktop_config.json")
     first, second = said.splitlines()
-    assert first == f"Claude Desktop: {path} has the entry now; restart Claude Desktop"
+    assert first == f"Claude Desktop: {path} now has the entry; restart Claude Desktop"
     assert second == f"  store: {capsule.root} (named with --store)"
     args = ["mcp", "--store", str(capsule.root), "--instance", "anna"]
     assert json.loads(path.read_text()) == {
@@ -110,7 +110,7 @@ def test_a_change_keeps_what_the_file_held_and_says_so(
     assert len(list(Path(told["backup"]).parent.iterdir())) == 1
     said = capsule("mcp", "uninstall", "claude-code").stdout
     # It says what it did, and not what one does after an install.
-    assert "no entry any more" in said and "a new session of Claude Code has it" not in said
+    assert "no longer has the entry" in said and "a new session of Claude Code has it" not in said
     assert json.loads(path.read_text()) == {"numStartups": 7}
     assert "nothing to change" in capsule("mcp", "uninstall", "claude-code").stdout
 
@@ -152,7 +152,10 @@ def test_a_file_that_cannot_be_read_changes_nothing_in_any_other(
 def test_all_are_the_programs_whose_settings_are_here(
     capsule: Program, places: MachinePaths
 ) -> None:
-    assert "no program's settings are here" in capsule("mcp", "uninstall", "--all", expect=1).stderr
+    assert (
+        "no settings of a program were found"
+        in capsule("mcp", "uninstall", "--all", expect=1).stderr
+    )
     Path(places.home, ".codeium", "windsurf").mkdir(parents=True)
     Path(places.home, ".gemini").mkdir()
     Path(places.home, ".claude.json").write_text("{}")
@@ -171,7 +174,7 @@ def test_all_are_the_programs_whose_settings_are_here(
 def test_contradictory_options_are_a_usage_error(capsule: Program, places: MachinePaths) -> None:
     for words, message in (
         (("emacs",), "'emacs' is not one of claude-code, "),
-        (("zed", "--all"), "stands for all programs"),
+        (("zed", "--all"), "means all programs"),
         (("zed", "--settings", "both"), "not one of"),
         (
             ("claude-desktop", "--settings", "project"),
@@ -186,7 +189,7 @@ def test_contradictory_options_are_a_usage_error(capsule: Program, places: Machi
     assert list(Path(places.home).iterdir()) == []
     Path(places.home, ".cursor").mkdir()
     assert (
-        "name programs, or say --all: claude-code, " in capsule("mcp", "install", expect=2).stderr
+        "name programs, or give --all: claude-code, " in capsule("mcp", "install", expect=2).stderr
     )
 
 
@@ -220,13 +223,13 @@ def test_doctor_tells_what_is_wrong_and_exits_otherwise(
     zed.write_text('{"context_servers": {"capsule": {"command": "touch", "args": ["here"]}}}')
     told = {one["client"]: one for one in capsule.json("mcp", "doctor", expect=1)}
     assert set(told) == {"claude-code", "cursor", "gemini", "zed"}
-    assert "the entry starts something else" in told["zed"]["problems"][0]
+    assert "the entry starts another program" in told["zed"]["problems"][0]
     assert [path.name for path in Path(places.project).iterdir()] == [".zed"]
     assert "is not a Capsule store" in told["cursor"]["problems"][0]
     assert "/.claude.json:1:2: " in told["claude-code"]["problems"][0]
     assert told["gemini"]["switchedOff"] is True
     assert (
-        "  wrong: it has no entry; put it in with: capsule mcp install vscode"
+        "  wrong: it has no entry; add it with: capsule mcp install vscode"
         in capsule("mcp", "doctor", "vscode", expect=1).stdout.splitlines()
     )
 
