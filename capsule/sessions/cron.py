@@ -59,9 +59,9 @@ def next_at(recurrence: Mapping[str, Any], after: str) -> str:
     return _canonical(next(time for time in _times(recurrence, start) if time > start))
 
 
-def last_at(recurrence: Mapping[str, Any], until: str) -> str:
+def last_at(recurrence: Mapping[str, Any], end_time: str) -> str:
     """Return the last time of a recurrence that is not after a time. Arguments as for `next_at`."""
-    end = timestamps.parse(until)
+    end = timestamps.parse(end_time)
     times = _times(recurrence, end + timedelta(seconds=1), reverse=True)
     return _canonical(next(time for time in times if time <= end))
 

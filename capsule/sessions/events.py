@@ -58,7 +58,7 @@ class Route:
     thread: str = ""
 
     @classmethod
-    def of(cls, value: Any) -> Route | None:
+    def from_json(cls, value: Any) -> Route | None:
         """Return the route that a JSON value describes, or None if it describes none."""
         if not isinstance(value, Mapping):
             return None

@@ -141,12 +141,14 @@ async def ask_question(
     question_id = question
     if not question_id:
         choices = [option.model_dump() for option in options]
-        sent = toolkit.ask_question(text, choices, limit_s=minutes * 60, to=to)
-        question_id = sent.id
-        if sent.earlier is not None:
-            not_sent_text = f"{_not_sent_text(sent)}, or with question to wait for the answer."
+        send_result = toolkit.ask_question(text, choices, limit_s=minutes * 60, to=to)
+        question_id = send_result.id
+        if send_result.earlier is not None:
+            not_sent_text = (
+                f"{_not_sent_text(send_result)}, or with question to wait for the answer."
+            )
             return tool_result(
-                not_sent_text, QuestionAnswer(question=question_id, earlier=sent.earlier)
+                not_sent_text, QuestionAnswer(question=question_id, earlier=send_result.earlier)
             )
     reply = await wait_with_progress(
         ctx, seconds, "waiting for an answer", partial(_wait_for_answer, toolkit, question_id)
@@ -181,8 +183,8 @@ async def _wait_for_answer(toolkit: Toolkit, question: str, timeout_s: float) ->
 async def _wait_for_inbound(notifier: DocumentNotifier, session: str) -> None:
     """Wait until the host has written to a session, or anything may have changed."""
     while True:
-        written = notifier.changed_documents()
-        if written is None or ("inbound", session) in written:
+        written_documents = notifier.changed_documents()
+        if written_documents is None or ("inbound", session) in written_documents:
             return
         await anyio.wait_readable(notifier.fileno())
 
@@ -246,18 +248,23 @@ def toolkit_of(ctx: Context) -> Toolkit:
     return toolkit
 
 
-def _send_result(sent: SendResult) -> CallToolResult:
+def _send_result(send_result: SendResult) -> CallToolResult:
     """Return the result of a tool that sends a message."""
-    if sent.earlier is None:
-        return tool_result(f"Noted as {word(sent.id)}.", SessionSendAnswer(message=sent.id))
+    if send_result.earlier is None:
+        return tool_result(
+            f"Noted as {word(send_result.id)}.", SessionSendAnswer(message=send_result.id)
+        )
     return tool_result(
-        f"{_not_sent_text(sent)}.", SessionSendAnswer(message=sent.id, earlier=sent.earlier)
+        f"{_not_sent_text(send_result)}.",
+        SessionSendAnswer(message=send_result.id, earlier=send_result.earlier),
     )
 
 
-def _not_sent_text(sent: SendResult) -> str:
-    text = f"Not sent: an earlier try at these messages sent this instead, as {word(sent.id)}:"
-    return f"{text} {quoted(sent.earlier or '')}. Call again to send yours too"
+def _not_sent_text(send_result: SendResult) -> str:
+    text = (
+        f"Not sent: an earlier try at these messages sent this instead, as {word(send_result.id)}:"
+    )
+    return f"{text} {quoted(send_result.earlier or '')}. Call again to send yours too"
 
 
 TOOLS: Tools = (

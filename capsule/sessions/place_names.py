@@ -46,12 +46,12 @@ def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
         with suppress(NotFound):
             return CONVERSATIONS, store.inner.object_of(Channels).resolve(text), text
         with suppress(NotFound):
-            other = store.inner.object_of(StoreAgents).directory.resolve(text, agent)
-            if other == agent:
+            other_agent = store.inner.object_of(StoreAgents).directory.resolve(text, agent)
+            if other_agent == agent:
                 raise InvalidInput(
                     f"{agent} does not write to itself; name another agent or a conversation"
                 )
-            return CONVERSATIONS, direct_id(agent, other), other
+            return CONVERSATIONS, direct_id(agent, other_agent), other_agent
     id = store.resolve(text)
     return CONVERSATIONS, id, store.head(id).title or id
 

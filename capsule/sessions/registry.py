@@ -41,7 +41,7 @@ T = TypeVar("T")
 #: The session whose file records why messages came to no session. It has no record and no worker.
 UNSERVED = "unserved"
 #: The pattern of a wiring that matches every message, also an empty one.
-EVERY = "."
+MATCH_ALL = "."
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,14 +86,14 @@ class _SessionFile(Generic[F]):
 
     def write(
         self,
-        other: _SessionFile[Any],
+        other_file: _SessionFile[Any],
         act: Callable[[Transaction], AppendedEvents],
         lease: Lease | None,
     ) -> AppendedEvents:
         """Run `act` in a transaction of this file, with the states of both files up to date.
 
         Args:
-            other: The other file.
+            other_file: The other file.
             act: Appends to the file and returns the events, or returns None if it wrote otherwise.
                 It runs again if another program wrote the file meanwhile.
             lease: The lease without which nothing is written. None: none is needed.
@@ -108,7 +108,7 @@ class _SessionFile(Generic[F]):
                 self.apply_entries(transaction.follow(self._cursor))
                 # The writer of the other file has written it before it looks at this one, so none
                 # of the two waits for the other.
-                other.refresh()
+                other_file.refresh()
                 appended = act(transaction)
                 self.apply_entries(transaction.follow(self._cursor, appended))
                 return appended

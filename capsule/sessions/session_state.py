@@ -123,7 +123,7 @@ class InboundMessage:
     series: str
 
     @classmethod
-    def of(cls, event: Event) -> InboundMessage:
+    def from_event(cls, event: Event) -> InboundMessage:
         """Return the message of an event that passes `events.IN_MESSAGE`."""
         return cls(
             event=event,
@@ -145,7 +145,7 @@ class InboundMessage:
     @property
     def route(self) -> Route | None:
         """The place that it came from."""
-        return Route.of(self.event.get("route"))
+        return Route.from_json(self.event.get("route"))
 
     @property
     def sender(self) -> str:
@@ -171,7 +171,7 @@ class Failures(NamedTuple):
     """How many messages of one sender failed, and about how many of them the sender got a notice."""
 
     failed: int = 0
-    told: int = 0
+    notified: int = 0
 
 
 class DeliveryAttempts(NamedTuple):
@@ -226,7 +226,7 @@ class InboundState(FileState):
     paused: set[str] = field(default_factory=set)
 
     def _apply_message(self, event: Event) -> None:
-        message = InboundMessage.of(event)
+        message = InboundMessage.from_event(event)
         if message.id in self.messages or message.id in self.compacted_digests:
             return
         self.messages[message.id] = message
@@ -237,7 +237,7 @@ class InboundState(FileState):
 
     def _change_message(self, id: str, **fields: Any) -> None:
         if id in self.messages:
-            self.messages[id] = InboundMessage.of(self.messages[id].event | fields)
+            self.messages[id] = InboundMessage.from_event(self.messages[id].event | fields)
 
     def _apply_retry(self, event: Event) -> None:
         is_by_hand = event.get("again")
@@ -294,9 +294,9 @@ class InboundState(FileState):
                 new_id = reply_id(self.session, id, f"without {message}")
                 self.notices[new_id] = notice._replace(messages=remaining_ids)
 
-    def _count_failures(self, sender: str, *, failed: int = 0, told: int = 0) -> None:
+    def _count_failures(self, sender: str, *, failed: int = 0, notified: int = 0) -> None:
         counts = self.failures.get(sender, Failures())
-        self.failures[sender] = Failures(counts.failed + failed, counts.told + told)
+        self.failures[sender] = Failures(counts.failed + failed, counts.notified + notified)
 
     def _apply_cancelled(self, event: Event) -> None:
         self.final_states.update(dict.fromkeys(event["messages"], "cancelled"))
@@ -347,7 +347,7 @@ class InboundState(FileState):
     def _apply_delivered(self, event: Event) -> None:
         notice = self.notices.get(event["message"])
         if notice is not None:
-            self._count_failures(notice.sender, told=len(notice.messages))
+            self._count_failures(notice.sender, notified=len(notice.messages))
         self._end_delivery(event, self.delivered, "platformId")
 
     def _apply_undeliverable(self, event: Event) -> None:
@@ -357,7 +357,7 @@ class InboundState(FileState):
         self.destinations = {name: dict(entry) for name, entry in event["destinations"].items()}
 
     def _apply_routing(self, event: Event) -> None:
-        self.route = Route.of(event["route"])
+        self.route = Route.from_json(event["route"])
 
     def _apply_compacted(self, event: Event) -> None:
         self.highest_seq = max(self.highest_seq, event["seq"])
@@ -374,7 +374,7 @@ class InboundState(FileState):
         for sender, counts in event["failures"].items():
             self.failures[sender] = Failures(*counts)
         self.destinations.update(event["destinations"])
-        self.route = Route.of(event["route"])
+        self.route = Route.from_json(event["route"])
         self.paused.update(event["paused"])
 
     handlers: ClassVar[Mapping[str, Handler]] = {
@@ -418,7 +418,7 @@ class OutboundMessage:
     target: str
 
     @classmethod
-    def of(cls, event: Event) -> OutboundMessage:
+    def from_event(cls, event: Event) -> OutboundMessage:
         """Return the message of an event that passes `events.OUT_MESSAGE`, or that
         `events.outbound_message` made.
         """
@@ -492,7 +492,7 @@ class OutboundState(FileState):
     state: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def _apply_message(self, event: Event) -> None:
-        message = OutboundMessage.of(event)
+        message = OutboundMessage.from_event(event)
         if message.id in self.messages or message.id in self.compacted_routes:
             return
         self.messages[message.id] = message
@@ -822,9 +822,9 @@ def _final_states_after(
 def _last_entries(entries: dict[str, _T], needed_ids: Iterable[str]) -> dict[str, _T]:
     """Return the last `WINDOW` entries, and the earlier ones whose keys are in `needed_ids`."""
     window_start = len(entries) - WINDOW
-    needed = frozenset(needed_ids)
+    needed_set = frozenset(needed_ids)
     return {
         id: entry
         for index, (id, entry) in enumerate(entries.items())
-        if index >= window_start or id in needed
+        if index >= window_start or id in needed_set
     }

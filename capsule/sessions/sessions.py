@@ -248,7 +248,7 @@ class Sessions:
                 channel, place_id, _ = place_of(self._store, name, agent_setup.name)
                 route = events.Route(channel, place_id)
                 for destination_name, entry in agent_setup.destinations.items():
-                    if events.Route.of(entry) == route:
+                    if events.Route.from_json(entry) == route:
                         destination = destination_name
                         break
 
@@ -312,7 +312,7 @@ class Sessions:
             "messages": dict(Counter(session_state.status(id) for id in inbound.messages)),
             "undelivered": len(list(session_state.undelivered_messages())),
             "failures": [
-                {"from": sender, "failed": counts.failed, "told": counts.told}
+                {"from": sender, "failed": counts.failed, "told": counts.notified}
                 for sender, counts in inbound.failures.items()
             ],
             "nextAt": messages.next_due(session_state, now) or "",
@@ -487,11 +487,11 @@ class Sessions:
         status: Literal["paused", "active"],
     ) -> str:
         record = self._find_session(session)
-        opened = Session(self._engine, record.id)
-        session_state = opened.read()
+        target = Session(self._engine, record.id)
+        session_state = target.read()
         if series is not None and series not in schedules.live_occurrences(session_state):
             raise NotFound(f"session {record.id} has no series {series[:80]!r}", id=series)
-        opened.write_inbound(lambda session_state: [event])
+        target.write_inbound(lambda session_state: [event])
         if series is None:
             self._set_status(record, status)
         return record.id
@@ -554,11 +554,11 @@ class Sessions:
         written_ids = []
         errors = list[CapsuleError]()
         for record in self.list():
-            opened = Session(self._engine, record.id)
+            target = Session(self._engine, record.id)
             try:
-                inbound, outbound = opened.read()
+                inbound, outbound = target.read()
                 if id in inbound.messages or id in inbound.series or id in outbound.messages:
-                    opened.write_inbound(rule)
+                    target.write_inbound(rule)
                     written_ids.append(record.id)
             except (InvalidInput, NotFound) as error:
                 errors.append(error)

@@ -35,7 +35,7 @@ def asked(limit: str | None = LIMIT) -> RegistryState:
     event = outbound_message(
         id="o", content="?", kind="question", question="q", options=YES_NO, expires_at=limit
     )
-    message = OutboundMessage.of(event | {"seq": 1})
+    message = OutboundMessage.from_event(event | {"seq": 1})
     state = questions.add_question(RegistryState(), ROW, message, ROOM)
     assert questions.add_question(state, ROW, message, ROOM) is state
     return state

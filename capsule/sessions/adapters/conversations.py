@@ -201,7 +201,7 @@ class ConversationAdapter(Adapter):
                 out.place, out.id, content=text, attachments=attachments, **fields
             )
             return str(entry.id)
-        sent = self._store.inner.object_of(Messages).send(
+        result = self._store.inner.object_of(Messages).send(
             text,
             agent=out.agent,
             conversation=out.place,
@@ -211,7 +211,7 @@ class ConversationAdapter(Adapter):
             metadata=metadata,
             idempotency_key=out.id,
         )
-        return sent.message
+        return result.message
 
     def _store_attachment(self, file: OutgoingFile) -> dict[str, str]:
         """Store a file under its digest, and return the attachment that names it."""

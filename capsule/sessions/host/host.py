@@ -159,14 +159,14 @@ class Host:
     def _serve(self, stop: threading.Event) -> None:
         # The notifier comes before the first look, so that no change falls between them.
         notifier = DocumentNotifier(self._engine.tracker)
-        written: Collection[tuple[str, str]] | None = None
+        written_documents: Collection[tuple[str, str]] | None = None
         try:
             for adapter in self._adapters.values():
                 adapter.start(self._router)
             while not stop.is_set():
-                self._process_changes(written)
+                self._process_changes(written_documents)
                 self._wait(notifier)
-                written = notifier.changed_documents()
+                written_documents = notifier.changed_documents()
         finally:
             self._workers.stop(_GRACE_S)
             self._deliverer.close()
@@ -194,16 +194,16 @@ class Host:
         poll.poll(max(0, math.ceil(min(waits_s) * 1000)))
         self._bell.changed_ids()
 
-    def _process_changes(self, written: Collection[tuple[str, str]] | None) -> None:
+    def _process_changes(self, written_documents: Collection[tuple[str, str]] | None) -> None:
         """Serve the sessions to which something happened, and sweep if that is due.
 
         Args:
-            written: The kinds and ids of the written documents. None: any may be.
+            written_documents: The kinds and ids of the written documents. None: any may be.
         """
         old_state = self._registry_state
         self._registry_state = self._open_sessions.state()
         monotonic_s = time.monotonic()
-        for id in self._sessions_to_serve(written, old_state, monotonic_s):
+        for id in self._sessions_to_serve(written_documents, old_state, monotonic_s):
             self._serve_session(id)
         self._end_idle_workers()
         is_sweep_due = self._next_sweep_s <= monotonic_s
@@ -215,19 +215,19 @@ class Host:
 
     def _sessions_to_serve(
         self,
-        written: Collection[tuple[str, str]] | None,
+        written_documents: Collection[tuple[str, str]] | None,
         old_state: RegistryState,
         monotonic_s: float,
     ) -> Iterable[str]:
         """Return the sessions that changed or are due. Those with a free slot come first."""
         now = timestamps.now()
         first_ids = self._workers.take_sessions_to_check()
-        ids = {id for kind, id in written or () if kind in (INBOUND, OUTBOUND)}
+        ids = {id for kind, id in written_documents or () if kind in (INBOUND, OUTBOUND)}
         self._changed_ids |= ids.union(first_ids)
-        if written is None:
+        if written_documents is None:
             ids |= self._registry_state.sessions.keys()
         else:
-            approved_agents = {id for kind, id in written if kind == KIND_OF_COMMANDS}
+            approved_agents = {id for kind, id in written_documents if kind == KIND_OF_COMMANDS}
             ids |= self._sessions_with_new_setup(old_state, approved_agents)
         # If the system clock was set back, the rules count waiting messages as due.
         was_set_back = now < self._last_turn_at

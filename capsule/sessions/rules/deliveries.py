@@ -70,7 +70,7 @@ def allow_destination(
         taken.
     """
     for name, entry in agent_setup.destinations.items():
-        if Route.of(entry) == route:
+        if Route.from_json(entry) == route:
             return agent_setup, name
     base_name = slug(title or route.place) or "unnamed"
     candidates = (base_name if number == 1 else f"{base_name}-{number}" for number in count(1))
@@ -102,7 +102,7 @@ def update_destinations(
     destinations = {}
     if agent_setup is not None:
         for name, entry in agent_setup.destinations.items():
-            if Route.of(entry):
+            if Route.from_json(entry):
                 destinations[name] = dict(entry)
     if destinations == session_state.inbound.destinations:
         return []
@@ -116,7 +116,7 @@ def writable_conversations(session_state: SessionState) -> frozenset[str]:
     the last message that woke it.
     """
     inbound, outbound = session_state
-    routes = [*map(Route.of, inbound.destinations.values()), inbound.route]
+    routes = [*map(Route.from_json, inbound.destinations.values()), inbound.route]
     for id in outbound.claims:
         if id in inbound.messages and session_state.status(id) == "processing":
             routes.append(inbound.messages[id].route)
@@ -195,7 +195,7 @@ def _notices(session_state: SessionState) -> Iterator[OutboundMessage]:
             in_reply_to=first_message.id,
             hops=1 + max(message.event.get("hops", 0) for message in messages),
         )
-        yield OutboundMessage.of(event | {"seq": first_message.seq})
+        yield OutboundMessage.from_event(event | {"seq": first_message.seq})
 
 
 def _notice_text(messages: Sequence[InboundMessage], reason: str) -> str:
@@ -227,7 +227,7 @@ def route_of(session_state: SessionState, message: OutboundMessage) -> Route:
     """
     destination = message.event.get("to")
     if destination is not None:
-        route = Route.of(session_state.inbound.destinations.get(destination))
+        route = Route.from_json(session_state.inbound.destinations.get(destination))
         if route is None:
             raise _unknown_destination(session_state, destination)
     else:

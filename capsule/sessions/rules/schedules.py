@@ -160,7 +160,7 @@ def _occurrence(session_state: SessionState, predecessor: str, time: str, event:
         id=reply_id(session_state.session, predecessor, "next"),
         content=event["content"],
         kind="task",
-        route=Route.of(event.get("route")),
+        route=Route.from_json(event.get("route")),
         process_after=event["processAfter"],
         hops=event.get("hops", 0),
         series=event["series"],

@@ -22,7 +22,7 @@ from capsule.errors import InvalidInput
 from capsule.format.filters import compile_pattern
 from capsule.sessions.adapters.interface import ReceivedMessage
 from capsule.sessions.events import Outcome
-from capsule.sessions.registry import EVERY, RegistryState, SessionKey, Wiring
+from capsule.sessions.registry import MATCH_ALL, RegistryState, SessionKey, Wiring
 
 #: The number of agents that a message may come through, each of which answered the one before. The
 #: setting `maxHops` of an agent replaces it.
@@ -84,7 +84,7 @@ def _default_wiring(received: ReceivedMessage, agent: str) -> Wiring:
         place=received.place,
         agent=agent,
         engage=engage,
-        pattern=EVERY,
+        pattern=MATCH_ALL,
     )
 
 
@@ -145,7 +145,7 @@ def _wakes_agent(
     """Return whether the text of a message wakes an agent, and why."""
     if wiring.engage == "pattern":
         try:
-            matches = wiring.pattern == EVERY or compile_pattern(wiring.pattern)(received.text)
+            matches = wiring.pattern == MATCH_ALL or compile_pattern(wiring.pattern)(received.text)
         except InvalidInput:
             return False, f"the pattern {wiring.pattern!r} can't be read"
         verb = "fits" if matches else "does not fit"

@@ -241,22 +241,22 @@ class Worker:
             return default_s
         return max(0.0, min(due_times_s) - time.time())
 
-    def _schedule_looks(self, written: Collection[tuple[str, str]] | None) -> None:
+    def _schedule_looks(self, written_documents: Collection[tuple[str, str]] | None) -> None:
         """Schedule a look at new sessions and at sessions whose inbound file was written.
 
         Args:
-            written: The kinds and ids of the written documents. None: any may be.
+            written_documents: The kinds and ids of the written documents. None: any may be.
         """
-        if written is None or _REGISTRY in written:
+        if written_documents is None or _REGISTRY in written_documents:
             records = self._registry.read().sessions.values()
             ids = [record.id for record in records if record.agent == self._agent]
             if self._session:
                 ids = [self._session]
             for id in ids:
-                if written is None or id not in self._next_looks:
+                if written_documents is None or id not in self._next_looks:
                     self._next_looks[id] = _AT_ONCE
         for id in self._next_looks:
-            if written is not None and ("inbound", id) in written:
+            if written_documents is not None and ("inbound", id) in written_documents:
                 self._next_looks[id] = _AT_ONCE
 
     def _work_on(self, id: str, stop: Stop) -> bool:

@@ -142,7 +142,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(
         "importlib.metadata",
     }
     heavy |= {"socket", "secrets", "tempfile", "capsule.store.pages"}
-    heavy |= {"capsule.format.recovery.reconcile", "capsule.format.filters"}
+    heavy |= {"capsule.format.filters"}
     assert "capsule.sessions.worker.command" in loaded
     assert loaded & heavy == set()
 
