@@ -222,8 +222,8 @@ class _Ours:
     def work(self) -> None:
         now = timestamps.now()
         claims = self._worker.write_outbound(
-            lambda folds: messages.claim(
-                folds, messages.pick(folds, now, just_started=False), "worker"
+            lambda session_state: messages.claim(
+                session_state, messages.pick(session_state, now, just_started=False), "worker"
             )
         )
         ids, batch = list(claims[0]["messages"]), claims[0]["batch"]
@@ -233,9 +233,9 @@ class _Ours:
             in_reply_to=ids[-1],
         )
         self._worker.write_outbound(
-            lambda folds: [
-                *deliveries.number_replies(folds, [answer]),
-                *messages.end_claims(folds, ids, instance="worker", state="completed"),
+            lambda session_state: [
+                *deliveries.number_replies(session_state, [answer]),
+                *messages.end_claims(session_state, ids, instance="worker", state="completed"),
             ]
         )
 
@@ -247,9 +247,9 @@ class _Ours:
             self._host.write_inbound(
                 partial(deliveries.after_attempt, message=message, now=now, platform_id=id)
             )
-        folds = self._host.read()
-        messages.next_due(folds, now)  # As at each of its looks: it forgets what is done.
-        if messages.is_bulky(folds):
+        session_state = self._host.read()
+        messages.next_due(session_state, now)  # As at each of its looks: it forgets what is done.
+        if messages.is_bulky(session_state):
             self._host.compact(now)
         return len(due)
 

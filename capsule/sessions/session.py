@@ -201,6 +201,7 @@ class Session:
         rule: EventRule,
         files: Mapping[str, bytes],
     ) -> list[Event]:
+        """Append the events of a rule to one file, once, even if a try is interrupted."""
         new_events: list[Event] = []
 
         def act(transaction: Transaction) -> list[Event]:

@@ -240,6 +240,7 @@ class InboundState(FileState):
             self.messages[id] = InboundMessage.from_event(self.messages[id].event | fields)
 
     def _apply_retry(self, event: Event) -> None:
+        """Apply retries of inbound messages, and by hand also new deliveries of outbound ones."""
         is_by_hand = event.get("again")
         for id, retry in event["messages"].items():
             if id in self.messages:
@@ -262,6 +263,7 @@ class InboundState(FileState):
         self.unfinished_ids = {key: None for key in self.messages if key in unfinished_ids}
 
     def _apply_failed(self, event: Event) -> None:
+        """Record failures, and one notice for each sender and route."""
         ids_by_sender = defaultdict[tuple[Route, str], list[str]](list)
         for id in event["messages"]:
             if id in self.final_states:
@@ -308,6 +310,7 @@ class InboundState(FileState):
         self.paused.discard(event.get("series") or "")
 
     def _apply_changed(self, event: Event) -> None:
+        """Change the last occurrence of a series. An event for an unknown series is kept."""
         id = self.series.get(event["series"])
         if id is None:
             self.unknown_events.append(event)
@@ -360,6 +363,7 @@ class InboundState(FileState):
         self.route = Route.from_json(event["route"])
 
     def _apply_compacted(self, event: Event) -> None:
+        """Restore the state from the summary of a compaction."""
         self.highest_seq = max(self.highest_seq, event["seq"])
         self.finished_up_to_seq = max(self.finished_up_to_seq, event["settled"])
         self.compacted_digests.update(event["left"])
@@ -481,7 +485,8 @@ class OutboundState(FileState):
         acks: The last acknowledgement of each inbound message that a worker got.
         claims: The acknowledgements whose state is not `completed`.
         tool: The tool that the agent uses now.
-        state: The values that the worker keeps, by provider and key.
+        state: The values that the worker keeps, by provider (the name of the program behind the
+            worker) and key.
     """
 
     messages: dict[str, OutboundMessage] = field(default_factory=dict)
@@ -544,6 +549,7 @@ class OutboundState(FileState):
         self.state.pop(event.get("provider", ""), None)
 
     def _apply_compacted(self, event: Event) -> None:
+        """Restore the state from the summary of a compaction."""
         self.highest_seq = max(self.highest_seq, event["seq"])
         self.compacted_routes.update(event["said"])
         for id, ack in event["acks"].items():
@@ -610,6 +616,7 @@ class SessionState(NamedTuple):
             return "completed"  # A compaction drops the state of completed messages.
         if ack is None:
             return "pending"
+        # `again` has the tries at a person's retry. Failures of earlier tries do not count then.
         if ack.state == "failed" and ack.tries >= message.event.get("again", 0):
             return "failed"
         if ack.tries < message.tries:

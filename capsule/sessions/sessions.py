@@ -183,7 +183,7 @@ class Sessions:
         id = self.agent(agent).name
         channel, place_id, _ = place_of(self._store, place, id)
         ensure_receives(self._store, channel, place_id, id)
-        wiring = Wiring(channel, place_id, id, **fields)
+        wiring = Wiring(channel=channel, place=place_id, agent=id, **fields)
         return self.registry.edit(lambda registry_state: registry_state.put(wiring)).wirings[
             wiring.id
         ]
@@ -198,7 +198,7 @@ class Sessions:
         """
         id = self.agent(agent).name
         channel, place_id, _ = place_of(self._store, place, id)
-        wiring = Wiring(channel, place_id, id)
+        wiring = Wiring(channel=channel, place=place_id, agent=id)
         if wiring.id not in self.registry.read().wirings:
             raise NotFound(f"{wiring.agent} is not wired to {place}", id=wiring.id)
         self.registry.edit(lambda registry_state: registry_state.without(wiring))
@@ -370,6 +370,7 @@ class Sessions:
         return sorted(pending_questions, key=lambda question: question.at)
 
     def _pending_question(self, question: Question, record: SessionRecord) -> PendingQuestion:
+        """Return an open question, with the text and the time of the message that asks it."""
         inbound, outbound = Session(self._engine, question.session).read()
         message = outbound.messages.get(question.message)
         event: events.Event = message.event if message is not None else {}
@@ -486,6 +487,7 @@ class Sessions:
         event: events.Event,
         status: Literal["paused", "active"],
     ) -> str:
+        """Write an event for a session or a series, and record the status of a session."""
         record = self._find_session(session)
         target = Session(self._engine, record.id)
         session_state = target.read()

@@ -152,6 +152,7 @@ def _steps_in(session_events: SessionEvents, message: str) -> Iterator[MessageSt
 
 
 def _message_step(event: Event, traced: _TracedMessage) -> _Step:
+    """Return the step of the message itself, or of an answer."""
     number = f"seq {event.get('seq')}"
     content = _field_text(event, "content")
     if event.get("id") == traced.id:

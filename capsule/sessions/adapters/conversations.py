@@ -87,6 +87,7 @@ class ConversationAdapter(Adapter):
         self._store.inner.store_for(agent).inner.object_of(StoreAgents).announce(agent, change)
 
     def _run(self, receiver: Receiver) -> None:
+        """Bring unread messages after each change of the store, until `stop`."""
         hub = self._store.inner.object_of(StoreWatchers).ensure_hub()
         waiter = hub.waiter(None, self._wakeup.set)
         with hub.listening():

@@ -95,7 +95,7 @@ class Host:
         self._deliverer = Deliverer(
             self._open_sessions, self._adapters, partial(self._run_or_retry_later, "deliver")
         )
-        self._workers = Supervisor(spawn, max_workers, self._log, self._ring)
+        self._workers = Supervisor(spawn, max_workers=max_workers, log=self._log, on_end=self._ring)
         #: The registry at the last turn of the loop.
         self._registry_state = self._open_sessions.state()
         #: By session, when to serve it again: a time of the system clock.
@@ -157,6 +157,7 @@ class Host:
         return False
 
     def _serve(self, stop: threading.Event) -> None:
+        """Start the adapters and run the loop. At the end, stop workers and adapters."""
         # The notifier comes before the first look, so that no change falls between them.
         notifier = DocumentNotifier(self._engine.tracker)
         written_documents: Collection[tuple[str, str]] | None = None
@@ -283,6 +284,7 @@ class Host:
                 self._log("mended", session=id, what=task)
 
     def _apply_rules(self, id: str) -> None:
+        """Apply the rules of a session, then deliver, wake and schedule what they leave to do."""
         registry_state = self._open_sessions.state()
         now = timestamps.now()
         record = registry_state.sessions.get(id)

@@ -255,7 +255,7 @@ class Router:
             wiring = decision.wiring or None
             if decision.outcome != "ignored":
                 thread = received.thread or decision.session_key[3]
-                origin = Route(received.channel, received.place, thread)
+                origin = Route(received.channel, received.place, thread=thread)
                 message = inbound_event(
                     received, trigger=decision.outcome, route=origin, wiring=wiring
                 )
@@ -362,6 +362,7 @@ class Deliverer:
             self._run_or_retry(id, partial(self._deliver, id))
 
     def _deliver(self, id: str) -> None:
+        """Deliver the due messages of a session, and record the attempts in one append."""
         record = self._open_sessions.state().sessions[id]
         results: list[tuple[OutboundMessage, dict[str, Any]]] = []
         with self._open_sessions.session(id) as session:

@@ -109,7 +109,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, spawn: Spawn, max_workers: int, log: WriteLogLine, on_end: Callable[[], object]
+        self, spawn: Spawn, *, max_workers: int, log: WriteLogLine, on_end: Callable[[], object]
     ) -> None:
         self._spawn = spawn
         self._max_workers = max_workers

@@ -199,6 +199,7 @@ def _notices(session_state: SessionState) -> Iterator[OutboundMessage]:
 
 
 def _notice_text(messages: Sequence[InboundMessage], reason: str) -> str:
+    """Return the text of a notice: what failed, why, and how to retry it."""
     if messages[0].kind == "system":  # A late answer to a question: a retry changes nothing.
         return f"This answer does not count: {reason}."
     subject = "This message was"

@@ -81,7 +81,7 @@ def inbound_event(received: ReceivedMessage, **fields: Any) -> Event:
         "sender": received.sender,
         "timestamp": received.at or None,
         "attachments": received.attachments,
-        "route": Route(received.channel, received.place, received.thread),
+        "route": Route(received.channel, received.place, thread=received.thread),
     }
     return inbound_message(**message_fields | fields)
 

@@ -96,6 +96,7 @@ def _decide(
     *,
     wiring_id: str,
 ) -> RoutingDecision:
+    """Decide about a message for one agent by its wiring."""
     session_key = _session_key(received, wiring)
     outcome: Outcome = "ignored"
     reason = _reason_to_ignore(received, wiring, registry_state)

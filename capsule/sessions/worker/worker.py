@@ -202,6 +202,7 @@ class Worker:
             self._run(stop)
 
     def _run(self, stop: Stop | None) -> None:
+        """Announce the worker, and answer batches until it is idle or stopped."""
         fields: dict[str, Any] = {"agent": self._agent, "pid": os.getpid()}
         if self._session:
             fields["session"] = self._session
@@ -353,6 +354,7 @@ class Worker:
     def _make_prompt(
         self, session: Session, provider: str, batch: str, picked: Sequence[InboundMessage]
     ) -> Prompt:
+        """Return the prompt for a claimed batch."""
         session_state = session.last_state
         events = [dict(message.event) for message in picked]
         for event in events:
