@@ -1,9 +1,14 @@
-"""Bringing conversations into a store: each file, each draft in it, and what becomes of it.
+"""Import conversations into a store: each file, each draft in it, and the write that it leads to.
 
-What must stay true: each conversation is one durable write, so that an import can be stopped and
-run again. What was imported before is found by its id, and nothing is doubled. Only a chat is
-written to, unless what comes is trusted. What two sources say of one conversation is both kept.
-Damage is reported and ends nothing but its own record.
+A file is read in parts (the files in a zip). Each part has a format, which gives drafts. A draft
+becomes a capsule, a `_PendingImport`. If its id is not here yet, it is written by a thread while
+the next draft is read. Otherwise it is merged into the conversation that is here. Results are
+reported in the order of the source, each after its write.
+
+Invariants: each conversation is one durable write, so that an import can be stopped and run again.
+An earlier import is found by the id, and nothing is doubled. Only a chat is written to, unless the
+import is trusted. If two sources differ about one conversation, both versions are kept. Damage is
+reported and ends nothing but its own record.
 """
 
 from __future__ import annotations
@@ -56,18 +61,18 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 Document = dict[str, Any]
-#: Takes the bytes that were read, all bytes, and the report so far.
+#: Gets the number of bytes that were read, the number of all bytes, and the report so far.
 Progress = Callable[[int, int, "Report"], None]
 #: The largest attachment that is stored, in bytes.
-_LARGEST_FILE = 1 << 28
-#: So many new conversations are written at once.
+_MAX_ATTACHMENT_BYTES = 1 << 28
+#: The new conversations that are written at the same time.
 _MAX_PENDING_WRITES = 8
-#: Errors of one conversation, which the others do not share.
+#: The errors that end the import of one conversation only.
 _CONVERSATION_ERRORS = (InvalidInput, InvalidDocument, Locked, LockLost, StoreBusy)
 
 
 class Import:
-    """Bringing conversations of other programs into a store: `store.import_(path)`."""
+    """Imports conversations of other programs into a store: `store.import_(path)`."""
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
@@ -83,31 +88,33 @@ class Import:
         progress: Progress | None = None,
         open_file: OpenFile = from_disk,
     ) -> Report:
-        """Import the conversations of files, folders and zips. Those imported before are updated.
+        """Import the conversations of files, folders and zips. Update those that were imported before.
 
         Args:
             paths: The files, folders and zips.
             format: The name of the format, as `transfer.registry.formats()` has it. None: the
-                content tells it.
-            on_conflict: Where the source and this store changed the same message or field: `skip`
-                leaves it, `update` takes what the source has (the former text goes to the trash),
-                and `copy` makes a second conversation.
+                content decides it.
+            on_conflict: What happens if the source and this store changed the same message or field.
+                `skip` leaves it, `update` takes the version of the source (the former text goes to the
+                trash), and `copy` makes a second conversation.
             is_dry_run: Whether only the report is made.
-            is_trusted: Whether the paths were exported from this store: all conversations keep
-                their ids and senders. Otherwise only chats keep their ids. What agents said to each
-                other comes in as a copy: a chat without participants.
-            stream: A file that is read once, besides `paths`.
-            progress: Called with the bytes that were read, all bytes, and the report so far: what
-                it has is durable.
+            is_trusted: Whether the paths were exported from this store. Then all conversations keep
+                their ids and senders. Otherwise only chats keep their ids, and a conversation of agents
+                is imported as a copy: a chat without participants.
+            stream: A file that can be read once, besides `paths`.
+            progress: Called with the bytes that were read, all bytes, and the report so far, whose
+                conversations are durable.
             open_file: Opens the files on disk.
 
         Raises:
-            NotFound: There is nothing at a path.
-            InvalidInput: No such format or choice.
-            Refused, StorageFailed: The system refused a read or a write; what was imported before stays.
+            NotFound: Nothing is at a path.
+            InvalidInput: The format or the choice does not exist.
+            Refused: An agent calls it, or the system refused a read or a write. Conversations that were
+                imported before stay.
+            StorageFailed: The system refused a read or a write.
 
-        Cost: reading the files once, and for each new conversation two flushes. A file that was
-            imported before is only read for its digest, and the heads of its conversations.
+        Cost: reading the files once, and for each new conversation two flushes. Of a file that was
+            imported before, only its digest and the heads of its conversations are read.
         """
         if self._store.agent is not None:
             raise Refused("only the owner of the store may import conversations", path="")
@@ -115,13 +122,14 @@ class Import:
             raise InvalidInput(
                 f"{on_conflict!r} is not a choice for conflicts; these are skip, update and copy"
             )
-        only = None if format is None else format_named(format)
-        if only is not None and only.read is None:
+        only_format = None if format is None else format_named(format)
+        if only_format is not None and only_format.read is None:
             raise InvalidInput(
-                f"{only.name} can only be exported; without a format, the content of a file decides"
+                f"{only_format.name} can only be exported; without a format, the content of a file "
+                "decides"
             )
         run = _ImportRun(
-            self._store, only, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted
+            self._store, only_format, on_conflict, is_dry_run=is_dry_run, is_trusted=is_trusted
         )
         with ExitStack() as stack:
             problems = run.report.problems
@@ -136,40 +144,44 @@ class Import:
                     files.extend(files_at(path, problems, open_file))
             if stream is not None:
                 streams.append(SourceFile("-", 0, lambda: nullcontext(stream), problems))
-            files.extend(stack.enter_context(spooled(each, has_value)) for each in streams)
+            files.extend(stack.enter_context(spooled(file, has_value)) for file in streams)
             stack.callback(run.finish)
-            run.take(files, progress or (lambda done, total, report: None))
+            run.import_files(files, progress or (lambda done, total, report: None))
         return run.report
 
     def forget(self) -> None:
-        """Forget what files were imported, so that no text of them is left. The next import reads
-        them again.
+        """Forget which files were imported, so that no text of them is left. The next import reads them
+        again.
 
-        Raises StoreBusy, Refused, StorageFailed. Cost: a look for each conversation that was
-        imported.
+        Raises StoreBusy, Refused, StorageFailed. Cost: one look-up for each imported conversation.
         """
         ImportMemory(self._store.engine).forget()
 
 
 @dataclass(slots=True)
 class _PendingImport:
-    """What a draft became.
+    """A draft that became a capsule, up to the report of its result.
 
     Attributes:
-        source: The digest of where it comes from.
+        result: The result for the report.
+        file: The file that it is in.
+        report_problem: Reports damage of the draft.
+        document: The capsule.
+        digest: The digest of the capsule, which the next import compares.
+        source: The digest of the place that it comes from: the file, and its number there.
         line: The line of the draft in its file.
-        is_copy: Whether it is a conversation of agents, which comes in as a chat.
+        is_copy: Whether it is a conversation of agents, which is imported as a chat.
         unchanged: The ids of the messages that are as an export of this store wrote them.
         exported_head: The digests of the head as an export of this store wrote it. None: it is no
             such export.
-        present: The conversation that it goes on with; None: it is not read.
-        write: The write that is under way; None: there is none.
-        other: Makes it again, with a suffix to its id.
+        present: The conversation here that it continues. None: it is not read yet.
+        write: The write that is running. None: none is.
+        convert_with_suffix: Converts the draft again, with a suffix to its id.
     """
 
-    taken: ImportResult
-    read: ImportedFile
-    tell: Callable[[str], None]
+    result: ImportResult
+    file: ImportedFile
+    report_problem: Callable[[str], None]
     document: Document = field(default_factory=dict)
     digest: str = ""
     source: str = ""
@@ -179,16 +191,16 @@ class _PendingImport:
     exported_head: Mapping[str, str] | None = None
     present: Document | None = None
     write: Future[Any] | None = None
-    other: Callable[[str], _PendingImport] | None = None
+    convert_with_suffix: Callable[[str], _PendingImport] | None = None
 
     @property
     def is_own(self) -> bool:
         """Whether it is a capsule that keeps its id."""
-        return self.taken.id == self.taken.source
+        return self.result.id == self.result.source
 
-    def remark(self, report: Report, reason: str) -> None:
-        """Let the report say what became of the draft besides its state."""
-        report.notes.add(self.taken.path, reason, self.line)
+    def add_note(self, report: Report, reason: str) -> None:
+        """Add a note about the draft to the report."""
+        report.notes.add(self.result.path, reason, self.line)
 
 
 class _ImportRun:
@@ -197,233 +209,311 @@ class _ImportRun:
     def __init__(
         self,
         store: CoreStore,
-        only: Format | None,
+        only_format: Format | None,
         on_conflict: str,
         *,
         is_dry_run: bool,
         is_trusted: bool,
     ) -> None:
-        self.report, self._memory, self._stamp = (
-            Report(),
-            ImportMemory(store.engine),
-            timestamps.now(),
-        )
-        self._store, self._only, self._on_conflict = store, only, on_conflict
-        self._is_dry_run, self._is_trusted = is_dry_run, is_trusted
-        #: New conversations are written while the next ones are read: most of a write is waiting
-        #: for the disk.
+        self.report = Report()
+        self._memory = ImportMemory(store.engine)
+        self._stamp = timestamps.now()
+        self._store = store
+        self._only_format = only_format
+        self._on_conflict = on_conflict
+        self._is_dry_run = is_dry_run
+        self._is_trusted = is_trusted
+        #: New conversations are written while the next ones are read: a write mostly waits for the
+        #: disk.
         self._pool = ThreadPoolExecutor(_MAX_PENDING_WRITES)
-        #: What is not in the report yet: behind a write that is under way, in the order of the
-        #: source.
+        #: The results that are not reported yet, in the order of the source: behind a running write.
         self._pending: deque[_PendingImport] = deque()
-        self._read: list[ImportedFile] = []
+        self._files: list[ImportedFile] = []
 
     def finish(self) -> None:
+        """Wait for the running writes, and save the memory of the import."""
         try:
-            self._report_until(0)
+            self._flush_results(0)
         finally:
             self._pool.shutdown()
             if not self._is_dry_run:
-                for read in self._read:
-                    if read.is_whole and not read.awaited:
-                        self._memory.files[read.digest] = read.as_json()
+                for file in self._files:
+                    if file.is_whole and not file.unwritten:
+                        self._memory.files[file.digest] = file.as_json()
                 self._memory.save()
 
-    def take(self, files: deque[SourceFile], progress: Progress) -> None:
-        total, done = sum(file.size for file in files), 0
+    def import_files(self, files: deque[SourceFile], progress: Progress) -> None:
+        """Import files, and call `progress` after each conversation and each file."""
+        total = sum(file.size for file in files)
+        bytes_done = 0
         while files:
-            file = files.popleft()  # It holds its beginning in memory.
-            for part in self._taken(file):
-                progress(done + min(part.at, file.size), total, self.report)
-            done += file.size
-            progress(done, total, self.report)
-        self._report_until(0)
-        progress(done, total, self.report)
+            file = files.popleft()  # It has its beginning in memory.
+            for part in self._import_file(file):
+                progress(bytes_done + min(part.at, file.size), total, self.report)
+            bytes_done += file.size
+            progress(bytes_done, total, self.report)
+        self._flush_results(0)
+        progress(bytes_done, total, self.report)
 
-    def _taken(self, file: SourceFile) -> Iterator[SourceFile]:
-        """Import a file; the parts of it, as they are read."""
-        report, how = (
-            self.report,
-            f"{self._only.name if self._only else ''}:{'trusted' if self._is_trusted else ''}",
-        )
-        read, problems, notes = (
-            ImportedFile(file.name, f"{how}:{file.digest()}"),
-            report.problems.count,
-            report.notes.count,
-        )
-        if (known := self._memory.known(file, read.digest)) is not None:
-            for taken in known:
-                self._note(_PendingImport(taken, read, file.tell))
+    def _import_file(self, file: SourceFile) -> Iterator[SourceFile]:
+        """Import a file, and return its current part after each draft.
+
+        A file that was imported before, and is unchanged like the files beside it, is not read again.
+        """
+        report = self.report
+        problems_before = report.problems.count
+        notes_before = report.notes.count
+        imported_file = ImportedFile(file.name, f"{self._options_key}:{file.digest()}")
+        results = self._memory.unchanged_results(file, imported_file.digest)
+        if results is not None:
+            for result in results:
+                self._queue_result(_PendingImport(result, imported_file, file.tell))
             return
-        asked = set[str]()
-        is_known = False
+        neighbour_patterns: set[str] = set()
+        is_remembered = False
         for part in unpacked(file):
-            format = format_of(part, self._only)
-            if format is None:
-                if is_part(part):
-                    continue
-                report.unknown.append(UnknownFile(part.name, guess_of(part)))
-                if report.problems.count == problems:  # Otherwise it is known why it can't be read.
-                    report_unknown(part, report.notes.add if part.is_named else None)
+            format = format_of(part, self._only_format)
+            if format is not None:
+                is_remembered = True
+                yield from self._import_drafts(part, format, imported_file)
+            elif is_part(part):
+                continue
             else:
-                is_known = True
-                seen = Counter[str]()
-                for draft in drafts_of(part, format):
-                    self._take(part, format, draft, seen, read)
-                    yield part
-            is_known = is_known and part.asked is not None
-            asked |= part.asked or set()
-        if asked:
-            read.near = {"patterns": sorted(asked), "digest": file.digest_of_near(asked)}
-        is_sound, is_empty = report.problems.count == problems, not (read.taken or read.awaited)
-        if file.is_named and is_empty and is_sound and report.notes.count == notes:
+                report.unknown.append(UnknownFile(part.name, guess_of(part)))
+                if report.problems.count == problems_before:  # Otherwise the reason is reported.
+                    report_unknown(part, report.notes.add if part.is_named else None)
+            is_remembered = is_remembered and part.asked is not None
+            neighbour_patterns |= part.asked or set()
+        if neighbour_patterns:
+            imported_file.neighbours = {
+                "patterns": sorted(neighbour_patterns),
+                "digest": file.digest_of_near(neighbour_patterns),
+            }
+        is_sound = report.problems.count == problems_before
+        is_empty = not (imported_file.results or imported_file.unwritten)
+        has_no_note = report.notes.count == notes_before
+        if file.is_named and is_empty and is_sound and has_no_note:
             report.notes.add(file.name, "no conversation was found in it")
-        read.is_whole = read.is_whole and is_known and is_sound and not is_empty
-        self._read.append(read)
+        if not (is_remembered and is_sound) or is_empty:
+            imported_file.is_whole = False
+        self._files.append(imported_file)
 
-    def _take(
-        self, file: SourceFile, format: Format, draft: Draft, seen: Counter[str], read: ImportedFile
+    @property
+    def _options_key(self) -> str:
+        """The options on which the result for a file depends."""
+        format_name = self._only_format.name if self._only_format else ""
+        return f"{format_name}:{'trusted' if self._is_trusted else ''}"
+
+    def _import_drafts(
+        self, part: SourceFile, format: Format, imported_file: ImportedFile
+    ) -> Iterator[SourceFile]:
+        """Import the drafts of a part of a file, and return the part after each."""
+        id_counts: Counter[str] = Counter()
+        for draft in drafts_of(part, format):
+            self._import_draft(part, format, draft, id_counts, imported_file)
+            yield part
+
+    def _import_draft(
+        self,
+        part: SourceFile,
+        format: Format,
+        draft: Draft,
+        id_counts: Counter[str],
+        imported_file: ImportedFile,
     ) -> None:
-        """Import a draft; `seen` counts those of each id in this file."""
-        limit = self._store.settings.message_bytes
+        """Import a draft. `id_counts` counts the drafts of each id in this part, and is changed."""
 
-        def tell(reason: str, id: str = "") -> None:
-            file.tell(reason, draft.lines.get(id, draft.line))
+        def report_problem(reason: str, id: str = "") -> None:
+            part.tell(reason, draft.lines.get(id, draft.line))
 
-        def made(suffix: str = "", note: ReportProblem = lambda reason, id: None) -> _PendingImport:
-            suffix = suffix if draft.id or not nth else f"#{nth}{suffix}"
-            document = document_of(
-                draft,
-                format.name,
-                self._stamp,
-                note,
-                self._keep,
-                suffix,
-                limit,
-                is_trusted=self._is_trusted,
+        def convert(
+            suffix: str = "", report: ReportProblem = lambda reason, id: None
+        ) -> _PendingImport:
+            return self._convert(
+                draft, format, part.name, number, suffix, report, imported_file, report_problem
             )
-            unchanged = unchanged_since_export(draft, document)
-            count, source = len(document["history"]), source_id(draft)
-            taken = ImportResult(
-                document["id"], document["title"], count, format.name, source, file.name, ""
-            )
-            is_copy = draft.is_own and not keeps_id(draft, is_trusted=self._is_trusted)
-            place = digest_of([os.path.abspath(file.name), nth])
-            new = _PendingImport(
-                taken,
-                read,
-                tell,
-                document,
-                source=place,
-                line=draft.line,
-                is_copy=is_copy,
-                unchanged=unchanged,
-                exported_head=draft.exported_head,
-            )
-            new.digest = digest_of_document(document, is_own=new.is_own)
-            if self._is_trusted:  # What was imported without trust may come in otherwise now.
-                new.digest = digest_of([new.digest, "trusted"])
-            return new
 
         first = None
         try:
-            with reporting_damage(file.tell, "a conversation", draft.line):
-                said = source_id(draft)
-                nth, seen[said] = seen[said], seen[said] + 1
-                first = made(note=tell)
+            with reporting_damage(part.tell, "a conversation", draft.line):
+                id_at_source = source_id(draft)
+                number = id_counts[id_at_source]
+                id_counts[id_at_source] += 1
+                first = convert(report=report_problem)
             if first is not None:
-                self._bring(first, made)
-        except EmptyDraft:  # As an empty chat is: no damage, and nothing to keep.
+                self._import_document(first, convert)
+        except EmptyDraft:  # It is no damage, and has nothing to keep.
             if draft.id:
-                self._note(
-                    _PendingImport(
-                        ImportResult("", "", 0, format.name, draft.id, file.name, "skipped"),
-                        read,
-                        tell,
-                    )
+                result = ImportResult(
+                    id="",
+                    title="",
+                    messages=0,
+                    format=format.name,
+                    source=draft.id,
+                    path=part.name,
+                    state="skipped",
                 )
+                self._queue_result(_PendingImport(result, imported_file, report_problem))
         except _CONVERSATION_ERRORS as error:
-            tell(error.message)
+            report_problem(error.message)
 
-    def _bring(self, first: _PendingImport, other: Callable[[str], _PendingImport]) -> None:
-        """Import what a draft became; if its id is that of another conversation, under an id with a
-        suffix.
+    def _convert(
+        self,
+        draft: Draft,
+        format: Format,
+        path: str,
+        number: int,
+        suffix: str,
+        report: ReportProblem,
+        imported_file: ImportedFile,
+        report_problem: Callable[[str], None],
+    ) -> _PendingImport:
+        """Convert a draft to a capsule.
+
+        Args:
+            draft: The draft.
+            format: Its format.
+            path: Its file.
+            number: The number of earlier drafts with its id in the file.
+            suffix: A suffix to its id.
+            report: Gets problems of the conversion.
+            imported_file: The file, for the memory.
+            report_problem: Gets problems of the later write.
         """
-        new = self._placed(first, other)
-        new.other, id, source = other, new.taken.id, new.taken.source
+        if number and not draft.id:
+            suffix = f"#{number}{suffix}"
+        document = document_of(
+            draft,
+            format.name,
+            self._stamp,
+            report,
+            self._store_attachment,
+            suffix,
+            self._store.settings.message_bytes,
+            is_trusted=self._is_trusted,
+        )
+        result = ImportResult(
+            id=document["id"],
+            title=document["title"],
+            messages=len(document["history"]),
+            format=format.name,
+            source=source_id(draft),
+            path=path,
+            state="",
+        )
+        pending = _PendingImport(
+            result,
+            imported_file,
+            report_problem,
+            document,
+            source=digest_of([os.path.abspath(path), number]),
+            line=draft.line,
+            is_copy=draft.is_own and not keeps_id(draft, is_trusted=self._is_trusted),
+            unchanged=unchanged_since_export(draft, document),
+            exported_head=draft.exported_head,
+        )
+        pending.digest = digest_of_document(document, is_own=pending.is_own)
+        if self._is_trusted:  # An earlier import without trust may have changed it.
+            pending.digest = digest_of([pending.digest, "trusted"])
+        return pending
+
+    def _import_document(
+        self, first: _PendingImport, convert_with_suffix: Callable[[str], _PendingImport]
+    ) -> None:
+        """Import a capsule. If another conversation has its id, it gets a suffix."""
+        new = self._choose_target(first, convert_with_suffix)
+        new.convert_with_suffix = convert_with_suffix
+        id = new.result.id
         if new is not first:
-            new.remark(
+            new.add_note(
                 self.report,
-                f"conversation {first.taken.id} has other content; this one is kept as {id}",
+                f"conversation {first.result.id} has other content; this one is kept as {id}",
             )
         elif new.is_copy:
-            new.remark(
+            new.add_note(
                 self.report,
-                f"{source} is imported as a copy, chat {id}; --trusted brings it back unchanged",
+                f"{new.result.source} is imported as a copy, chat {id}; --trusted brings it back "
+                "unchanged",
             )
-        if self._put(new) and self._on_conflict == "copy":
-            copy = other(f"#copy-{new.digest}")
-            copy.other = other
-            self._put(copy)
+        if self._write(new) and self._on_conflict == "copy":
+            copy = convert_with_suffix(f"#copy-{new.digest}")
+            copy.convert_with_suffix = convert_with_suffix
+            self._write(copy)
 
-    def _placed(
-        self, first: _PendingImport, other: Callable[[str], _PendingImport]
+    def _choose_target(
+        self, first: _PendingImport, convert_with_suffix: Callable[[str], _PendingImport]
     ) -> _PendingImport:
-        """What a draft became, under the id of the first conversation that it continues, or of a
-        new one.
+        """Return a capsule under the id of the first conversation that it continues, or a new id.
 
-        It continues what the same source brought, and what another source brought if it does not
-        contradict that.
+        It continues a conversation of the same source, or of another source that it does not
+        contradict.
         """
-        mine, new, number = None, first, 1
-        while self._exists(id := new.taken.id):
-            digest, source = self._memory.conversations.get(id, ("", new.source))
+        same_source_match: _PendingImport | None = None
+        new = first
+        number = 1
+        while self._exists(new.result.id):
+            digest, source = self._memory.conversations.get(new.result.id, ("", new.source))
             if digest == new.digest:
                 return new
-            present = new.present = self._store.document(id)
+            present = self._store.document(new.result.id)
+            new.present = present
             if self._is_trusted or present["metadata"].get("type") in (None, "chat"):
                 if new.is_own or not contradicts(present, new.document):
                     return new
-                mine = mine or (new if source == new.source else None)
+                if same_source_match is None and source == new.source:
+                    same_source_match = new
             number += 1
-            new = other(f"#other-{number}")
-        return mine or new
+            new = convert_with_suffix(f"#other-{number}")
+        return same_source_match or new
 
     def _exists(self, id: str) -> bool:
-        if any(pending.taken.id == id for pending in self._pending):
-            self._report_until(0)
+        if any(pending.result.id == id for pending in self._pending):
+            self._flush_results(0)
         return self._store.engine.exists(CONVERSATIONS, id)
 
-    def _put(self, new: _PendingImport) -> bool:
-        """Write what a draft became, and note its state; whether both sides changed the same."""
-        id = new.taken.id
+    def _write(self, new: _PendingImport) -> bool:
+        """Write a capsule, and queue its result. Return whether a conflict stays open."""
+        id = new.result.id
         if not self._exists(id):
-            document = self._from_outside(new, None)
-            self._remark_senders(new, document)
-            if id in self._in_trash:
-                new.read.is_whole = False
-                self._note(new, "skipped")
-                return False
-            if not self._is_dry_run:
-                self._report_until(_MAX_PENDING_WRITES - 1)
-                new.write = self._pool.submit(
-                    write_new, self._store.inner, document, has_checked_messages=True
-                )
-            self._note(new, "imported")
+            self._create(new)
             return False
         digest, source = self._memory.conversations.get(id, ("", new.source))
         if digest == new.digest:
-            self._note(new, "unchanged")
+            self._queue_result(new, "unchanged")
             return False
-        present, removed = new.present or self._store.document(id), self._removed_from(id)
+        return self._merge(new, source)
+
+    def _create(self, new: _PendingImport) -> None:
+        """Write a new conversation. One that is in the trash is skipped."""
+        document = self._with_outside_senders(new, None)
+        self._note_renamed_senders(new, document)
+        if new.result.id in self._in_trash:
+            new.file.is_whole = False
+            self._queue_result(new, "skipped")
+            return
+        if not self._is_dry_run:
+            self._flush_results(_MAX_PENDING_WRITES - 1)
+            new.write = self._pool.submit(
+                write_new, self._store.inner, document, has_checked_messages=True
+            )
+        self._queue_result(new, "imported")
+
+    def _merge(self, new: _PendingImport, source: str) -> bool:
+        """Merge a capsule into the conversation here. Return whether a conflict stays open.
+
+        `source` is the source that the conversation was imported from last.
+        """
+        id = new.result.id
+        present = new.present or self._store.document(id)
+        removed_ids = self._removed_from(id)
         is_other_source = source != new.source
         prefer_source = self._on_conflict == "update"
 
-        def merged(now: Document, *, is_other_source: bool = is_other_source) -> MergeOutcome:
+        def merged(current: Document, *, is_other_source: bool = is_other_source) -> MergeOutcome:
             return merge(
-                now,
-                self._from_outside(new, now),
-                removed,
+                current,
+                self._with_outside_senders(new, current),
+                removed_ids,
                 prefer_source=prefer_source,
                 is_own=new.is_own,
                 is_other_source=is_other_source,
@@ -432,114 +522,126 @@ class _ImportRun:
                 exported_head=new.exported_head,
             )
 
-        result = merged(present)
-        is_changed = result.document is not present
-        is_open = bool(result.conflicts) and not prefer_source
-        if is_other_source and result.document != merged(present, is_other_source=False).document:
-            new.remark(
+        outcome = merged(present)
+        is_changed = outcome.document is not present
+        has_open_conflict = bool(outcome.conflicts) and not prefer_source
+        if is_other_source and outcome.document != merged(present, is_other_source=False).document:
+            new.add_note(
                 self.report,
                 f"it differs from another source of {id}: only its new messages were added",
             )
         if is_changed:
-            self._remark_senders(new, self._from_outside(new, present))
-        if new.is_own and result.kept_title:
-            new.remark(
+            self._note_renamed_senders(new, self._with_outside_senders(new, present))
+        if new.is_own and outcome.kept_title:
+            new.add_note(
                 self.report,
                 f"the title of {id} stays, because a person gave it: {present['title']!r}",
             )
-        if is_open:
-            new.read.is_whole = False
+        if has_open_conflict:
+            new.file.is_whole = False
         if not self._is_dry_run:
             if is_changed:
                 self._store.inner.change(
                     id,
-                    lambda here: here.rewrite(lambda now: merged(now).document, reason="edited"),
+                    lambda conversation: conversation.rewrite(
+                        lambda current: merged(current).document, reason="edited"
+                    ),
                 )
-            if not is_open:
+            if not has_open_conflict:
                 self._memory.conversations[id] = new.digest, source
-        self._note(new, "updated" if is_changed else "skipped" if is_open else "unchanged")
-        return is_open
+        if is_changed:
+            self._queue_result(new, "updated")
+        else:
+            self._queue_result(new, "skipped" if has_open_conflict else "unchanged")
+        return has_open_conflict
 
-    def _from_outside(self, new: _PendingImport, present: Document | None) -> Document:
-        """Return what a draft became, as it comes in: unless it is trusted, with no new words from
-        an agent here.
+    def _with_outside_senders(self, new: _PendingImport, present: Document | None) -> Document:
+        """Return a capsule without new messages from agents here, unless the import is trusted.
+
+        `present` is the conversation here. None: it is new.
         """
         senders = {entry.get("from") for entry in new.document["history"]} & self._agents
         if self._is_trusted or not senders:
             return new.document
         return with_imported_senders(new.document, present, self._agents)
 
-    def _remark_senders(self, new: _PendingImport, document: Document) -> None:
-        """Let the report name the agents from whom new messages would have come in."""
-        pairs = zip(new.document["history"], document["history"], strict=True)
-        renamed = sorted(
-            {raw["from"] for raw, came in pairs if raw.get("from") != came.get("from")}
-        )
-        if renamed:
-            senders = ", ".join(map(sender_outside, renamed))
+    def _note_renamed_senders(self, new: _PendingImport, document: Document) -> None:
+        """Add a note with the agents whose new messages got another sender in `document`."""
+        renamed_agents = set()
+        for original, entry in zip(new.document["history"], document["history"], strict=True):
+            if original.get("from") != entry.get("from"):
+                renamed_agents.add(original["from"])
+        if renamed_agents:
+            senders = ", ".join(map(sender_outside, sorted(renamed_agents)))
             reason = (
-                f"the new messages of {new.taken.id} are imported as from {senders}; --trusted "
+                f"the new messages of {new.result.id} are imported as from {senders}; --trusted "
                 "imports them unchanged"
             )
-            new.remark(self.report, reason)
+            new.add_note(self.report, reason)
 
     @cached_property
     def _agents(self) -> frozenset[str]:
         """The ids of the agents here."""
         return frozenset(self._store.engine.ids("agents"))
 
-    def _note(self, new: _PendingImport, state: str = "") -> None:
-        new.taken = replace(new.taken, state=state or new.taken.state)
-        new.read.awaited += 1
+    def _queue_result(self, new: _PendingImport, state: str = "") -> None:
+        """Queue a result for the report, in this state or in the one that it has."""
+        new.result = replace(new.result, state=state or new.result.state)
+        new.file.unwritten += 1
         self._pending.append(new)
-        self._report_until(_MAX_PENDING_WRITES)
+        self._flush_results(_MAX_PENDING_WRITES)
 
-    def _report_until(self, most: int) -> None:
-        """Report what became of drafts, until at most so many are behind a write that is
-        under way.
+    def _flush_results(self, max_pending: int) -> None:
+        """Report results in their order, until at most `max_pending` are left behind a running write.
+
+        If another process created a conversation meanwhile, it is imported again.
         """
-        while self._pending and (len(self._pending) > most or self._pending[0].write is None):
+        while self._pending:
+            if len(self._pending) <= max_pending and self._pending[0].write is not None:
+                return
             new = self._pending.popleft()
             try:
                 try:
                     if new.write is not None:
                         new.write.result()
-                        self._memory.conversations[new.taken.id] = new.digest, new.source
-                except ConversationExists:  # Another process was quicker.
+                        self._memory.conversations[new.result.id] = new.digest, new.source
+                except ConversationExists:
                     new.write = None
-                    assert new.other is not None
-                    self._bring(new, new.other)
+                    assert new.convert_with_suffix is not None
+                    self._import_document(new, new.convert_with_suffix)
                 else:
-                    self.report.conversations.append(new.taken)
-                    new.read.taken.append(new.taken)
+                    self.report.conversations.append(new.result)
+                    new.file.results.append(new.result)
             except _CONVERSATION_ERRORS as error:
-                new.tell(error.message)
+                new.report_problem(error.message)
                 continue
-            new.read.awaited -= 1
+            new.file.unwritten -= 1
 
     @cached_property
     def _in_trash(self) -> set[str]:
+        """The ids of the conversations in the trash."""
         return {trashed.id for trashed in self._store.engine.trash.entries(CONVERSATIONS)}
 
     @cached_property
-    def _removed(self) -> dict[str, list[Any]]:
-        removed = dict[str, list[Any]]()
+    def _removed_versions(self) -> dict[str, list[Any]]:
+        """The entries of the trash with removed or changed messages, by their conversations."""
+        versions: dict[str, list[Any]] = {}
         for trashed in self._store.engine.trash.entries(REMOVED):
-            removed.setdefault(trashed.id, []).append(trashed)
-        return removed
+            versions.setdefault(trashed.id, []).append(trashed)
+        return versions
 
     def _removed_from(self, id: str) -> set[str]:
-        """The ids of the messages that were removed from a conversation, or changed, as far as the
-        trash has them.
-        """
-        read = self._store.engine.trash.read
-        kept = (
-            codec.decode(read(trashed.token), trashed.path) for trashed in self._removed.get(id, ())
-        )
-        return {entry["id"] for document in kept for entry in document["history"]}
+        """Return the ids of the removed or changed messages of a conversation that are in the trash."""
+        removed_ids: set[str] = set()
+        for trashed in self._removed_versions.get(id, ()):
+            data = self._store.engine.trash.read(trashed.token)
+            document = codec.decode(data, trashed.path)
+            removed_ids.update(entry["id"] for entry in document["history"])
+        return removed_ids
 
-    def _keep(self, data: bytes | Source) -> tuple[str, int]:
-        content = data if isinstance(data, bytes) else read_bytes(data, _LARGEST_FILE)
+    def _store_attachment(self, data: bytes | Source) -> tuple[str, int]:
+        """Store an attachment, unless it is a dry run. Return its SHA-256 and its size."""
+        content = data if isinstance(data, bytes) else read_bytes(data, _MAX_ATTACHMENT_BYTES)
         digest = sha256(content).hexdigest()
         if not self._is_dry_run:
             self._store.engine.files.write("attachments", digest, digest, content)

@@ -28,105 +28,116 @@ if TYPE_CHECKING:
     from capsule.transfer.reading.files import SourceFile
 
 
-_KIND, _ID = "imports", "digests"
-#: What it says has this form; with the version of Capsule.
+_KIND = "imports"
+_ID = "digests"
+#: The version of the memory's form, after that of Capsule.
 _FORMAT_VERSION = f"{capsule.__version__}/2"
-#: So many files and conversations are remembered, the last ones.
+#: The files, and the conversations, that are remembered: the last ones.
 _MAX_REMEMBERED = 100_000
 
 
 @dataclass(slots=True)
 class ImportedFile:
-    """A file that was read.
+    """A file that was imported.
 
     Attributes:
         name: Its path.
         digest: The digest of its content.
-        is_whole: Whether all of it was taken, so that the next import need not read it.
-        taken: The conversations in it.
-        awaited: How many conversations in it are not written yet, or could not be.
-        near: The patterns and the digest of the files that it was read with; None: there are none.
+        is_whole: Whether all of it was imported, so that the next import need not read it.
+        results: The results for the conversations in it.
+        unwritten: The number of conversations in it that are not written yet, or could not be.
+        neighbours: The patterns and the digest of the files that it was read with. None: it was
+            read alone.
     """
 
     name: str
     digest: str
     is_whole: bool = True
-    taken: list[ImportResult] = field(default_factory=list)
-    awaited: int = 0
-    near: dict[str, Any] | None = None
+    results: list[ImportResult] = field(default_factory=list)
+    unwritten: int = 0
+    neighbours: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What is remembered of it: no text."""
+        """Return the record of the file for the memory, which has no text."""
         return {
-            "rows": [(taken.id, taken.format, taken.messages) for taken in self.taken],
-            "near": self.near,
+            "rows": [(result.id, result.format, result.messages) for result in self.results],
+            "near": self.neighbours,
         }
 
 
 class ImportMemory:
-    """What was imported into a store.
+    """The memory of the imports into a store.
 
     Attributes:
-        files: What was made of a file, as JSON, by the digest of its content.
-        conversations: By the ids of conversations, the digests of what was imported last, and of
-            the source from which it came.
+        files: By the digest of a file's content, its record (`ImportedFile.as_json`).
+        conversations: By the id of a conversation, two digests: of its last import, and of the
+            source of that import.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        known: dict[str, Any] = {}
+        saved: dict[str, Any] = {}
         with suppress(CapsuleError):
-            known = engine.local.read(_KIND, _ID) or {}
-        self._before = orjson.dumps(known)
-        if known.get("version") != _FORMAT_VERSION:
-            known = {}
-        self.files: dict[str, dict[str, Any]] = known.get("files", {})
-        self.conversations: dict[str, tuple[str, str]] = known.get("conversations", {})
+            saved = engine.local.read(_KIND, _ID) or {}
+        self._saved_bytes = orjson.dumps(saved)
+        if saved.get("version") != _FORMAT_VERSION:
+            saved = {}
+        self.files: dict[str, dict[str, Any]] = saved.get("files", {})
+        self.conversations: dict[str, tuple[str, str]] = saved.get("conversations", {})
 
-    def known(self, file: SourceFile, digest: str) -> list[ImportResult] | None:
-        """What was made of a file, if it, the files it was read with, and the conversations are
-        there as they were.
+    def unchanged_results(self, file: SourceFile, digest: str) -> list[ImportResult] | None:
+        """Return the results for a file that was imported before. None: it must be read.
+
+        It must be read if it, the files that it was read with, or the conversations changed or are
+        missing. `digest` is the digest of its content and of the options.
         """
-        before = self.files.get(digest)
-        near = before and before["near"]
-        if before is None or (near and near["digest"] != file.digest_of_near(near["patterns"])):
+        record = self.files.get(digest)
+        if record is None:
             return None
-        known = []
-        for id, format, count in before["rows"]:
+        neighbours = record["near"]
+        if neighbours and neighbours["digest"] != file.digest_of_near(neighbours["patterns"]):
+            return None
+        results = []
+        for id, format, count in record["rows"]:
             title = source = ""
             if id:
                 try:
                     head, _ = self._engine.head(id)
                 except (NotFound, InvalidDocument):
                     return None
-                about, title = provenance_of(head), head["title"]
-                source = (
-                    str(about.get("id")) if about.get("format") in (format, CAPSULE_KEY) else id
-                )
-            known.append(
+                title = head["title"]
+                provenance = provenance_of(head)
+                is_imported = provenance.get("format") in (format, CAPSULE_KEY)
+                source = str(provenance.get("id")) if is_imported else id
+            results.append(
                 ImportResult(
-                    id, title, count, format, source, file.name, "unchanged" if id else "skipped"
+                    id=id,
+                    title=title,
+                    messages=count,
+                    format=format,
+                    source=source,
+                    path=file.name,
+                    state="unchanged" if id else "skipped",
                 )
             )
-        return known
+        return results
 
     def forget(self) -> None:
-        """Forget the files, and the conversations that are gone. Raises the errors of
-        `Engine.edit`.
+        """Forget all files, and the conversations that don't exist anymore.
+
+        Raises the errors of `Engine.edit`.
         """
         self.files = {}
         self.conversations = {
-            id: last
-            for id, last in self.conversations.items()
+            id: digests
+            for id, digests in self.conversations.items()
             if self._engine.exists(CONVERSATIONS, id)
         }
         if self._engine.local.read(_KIND, _ID) is not None:
             self._write()
 
     def save(self) -> None:
-        """Write it, if it changed. Raises nothing for what the system refuses: it is only
-        a help.
-        """
+        """Write the memory if it changed. A failure is ignored: the memory only saves time."""
         with suppress(CapsuleError):
             self._write()
 
@@ -137,9 +148,11 @@ class ImportMemory:
             "files": _newest(self.files),
             "conversations": _newest(self.conversations),
         }
-        if orjson.dumps(document) != self._before:
-            self._engine.local.edit(_KIND, _ID, lambda before: document)
+        if orjson.dumps(document) != self._saved_bytes:
+            self._engine.local.edit(_KIND, _ID, lambda saved: document)
 
 
 def _newest(entries: dict[str, Any]) -> dict[str, Any]:
-    return dict(islice(entries.items(), max(len(entries) - _MAX_REMEMBERED, 0), None))
+    """Return the last entries, as many as are remembered."""
+    dropped = max(len(entries) - _MAX_REMEMBERED, 0)
+    return dict(islice(entries.items(), dropped, None))

@@ -1,4 +1,4 @@
-"""What an import did: each conversation that was found, and what people should know of it. Pure."""
+"""Define the report of an import: the result for each conversation, and damage and notes. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from typing import Any
 
 from capsule.transfer.reading.files import Damage, Problems
 
+#: The states of a result.
 STATES = ("imported", "updated", "unchanged", "skipped")
-#: So many unknown files of one program are named; the others are counted.
-_MOST_NAMED = 100
+#: The unknown files of one program that are named. The others are counted.
+_MAX_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """A conversation of a source, and what became of it.
+    """The result for one conversation of a source.
 
     Attributes:
-        id: The conversation.
+        id: The conversation. Empty: the source is empty, so nothing is imported.
         title: Its title in the source.
         messages: The number of its messages in the source.
         format: The format of the source.
-        source: The id that it has there.
+        source: Its id in the source.
         path: The file.
         state: `imported`, `updated`, `unchanged`, or `skipped`: it is in the trash, both sides
-            changed the same, or it is empty, and then its id is so too.
+            changed the same, or it is empty.
     """
 
     id: str
@@ -36,7 +37,7 @@ class ImportResult:
     state: str
 
     def as_json(self) -> dict[str, Any]:
-        """The conversation as JSON."""
+        """Return the result as JSON."""
         source = {"format": self.format, "id": self.source, "path": self.path}
         return {
             "id": self.id,
@@ -49,11 +50,11 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class UnknownFile:
-    """A file that no format takes.
+    """A file in no known format.
 
     Attributes:
         path: The file.
-        guess: The program that it may come from; empty: it looks like no conversation.
+        guess: The program that it may come from. Empty: it looks like no conversation.
     """
 
     path: str
@@ -62,13 +63,13 @@ class UnknownFile:
 
 @dataclass(slots=True)
 class Report:
-    """What an import did.
+    """The report of an import.
 
     Attributes:
-        conversations: The conversations that were found.
-        problems: What was damaged, with its place.
-        unknown: The files that no format takes.
-        notes: What is no damage, but came in otherwise than its source has it.
+        conversations: The results for the conversations that were found.
+        problems: The damage.
+        unknown: The files in no known format.
+        notes: Conversations that are imported in another way than their source has them.
     """
 
     conversations: list[ImportResult] = field(default_factory=list)
@@ -82,12 +83,13 @@ class Report:
         return [*self.notes.first, *self.problems.first]
 
     def count(self, state: str) -> int:
-        """The number of conversations in a state."""
-        return sum(taken.state == state for taken in self.conversations)
+        """Return the number of conversations in a state."""
+        return sum(result.state == state for result in self.conversations)
 
     def unknown_paths(self) -> dict[str, list[str]]:
-        """The paths of the files that no format takes, by the guess where they come from; those
-        without one last.
+        """Return the paths of the files in no known format, by the guess of their program.
+
+        Files without a guess come last.
         """
         paths: dict[str, list[str]] = {}
         for file in sorted(self.unknown, key=lambda file: (not file.guess, file.guess)):
@@ -95,9 +97,9 @@ class Report:
         return paths
 
     def as_json(self) -> dict[str, Any]:
-        """The report as JSON."""
+        """Return the report as JSON."""
         unknown = [
-            {"guess": guess, "files": len(paths), "paths": paths[:_MOST_NAMED]}
+            {"guess": guess, "files": len(paths), "paths": paths[:_MAX_NAMED]}
             for guess, paths in self.unknown_paths().items()
         ]
         problems = [
@@ -107,7 +109,7 @@ class Report:
         return {
             **{state: self.count(state) for state in STATES},
             "damaged": self.problems.count,
-            "conversations": [taken.as_json() for taken in self.conversations],
+            "conversations": [result.as_json() for result in self.conversations],
             "problems": problems,
             "unknown": unknown,
         }
