@@ -61,7 +61,7 @@ def _read(ctx: Context, conversation: str) -> tuple[Head, str, str]:
 
 
 def continue_conversation(ctx: Context, conversation: Which) -> str:
-    """Go on with a conversation where it stopped."""
+    """Continue a conversation."""
     head, text, _ = _read(ctx, conversation)
     return (
         f"Continue the conversation {quoted(head.title)}. Read older messages with "
@@ -91,7 +91,7 @@ def catch_up(
         str, Field(description="A time (ISO), or a duration such as 2h or 7d")
     ] = "24h",
 ) -> str:
-    """What happened in all conversations lately."""
+    """Report the latest changes of all conversations."""
     store = store_of(ctx)
     page = store.list(Filter(since=since), limit=_LATEST)
     if not page.total:

@@ -202,7 +202,7 @@ def schedule(
     ] = "",
     processAfter: Annotated[str, Field(description="Not before (ISO 8601); alone: once")] = "",
 ) -> Annotated[CallToolResult, TaskAnswer]:
-    """Give yourself tasks for later, once or by cron. update changes what is given."""
+    """Give yourself tasks for later, once or by cron. update changes the given fields."""
     toolkit = toolkit_of(ctx)
     if action == "list":
         return row_list_result(ctx, "Tasks", toolkit.tasks())
@@ -221,9 +221,9 @@ def keep(
     ctx: Context,
     action: Literal["get", "set", "clear"],
     key: str = "",
-    value: Annotated[str, Field(description="Empty: forget the key")] = "",
+    value: Annotated[str, Field(description="Empty: delete the key")] = "",
 ) -> Annotated[CallToolResult, SessionValuesAnswer]:
-    """Keep texts for your later runs. get gives all, clear forgets all."""
+    """Keep texts for your later runs. get returns all, clear deletes all."""
     from capsule.sessions.worker.toolkit import MAX_STATE_BYTES
 
     toolkit = toolkit_of(ctx)

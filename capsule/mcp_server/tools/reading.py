@@ -245,7 +245,7 @@ async def watch_changes(
     id: Annotated[str, Field(description="Only this conversation")] = "",
     seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 25,
 ) -> Annotated[CallToolResult, ChangeListOutput]:
-    """Wait for changes of conversations, by anybody; no changes when the time is over."""
+    """Wait for changes of conversations by anybody. Without changes in time, the answer is empty."""
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     if seconds:

@@ -172,7 +172,7 @@ def update_conversation(
     ] = None,
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, ConversationOutput]:
-    """Change what is given. Asks the user before it replaces a title they gave."""
+    """Change the given fields. Asks the user before it replaces a title of the user's."""
     ensure_confirmed(asked)
     store, id = resolve_conversation(ctx, id)
     head = store.update(

@@ -77,9 +77,10 @@ class StatusAnswer(ToolOutput):
 
 
 def list_agents(ctx: Context) -> Annotated[CallToolResult, AgentListAnswer]:
-    """List the agents you may find: of which project, whether you may message them (available,
-    requires permission, blocked, unavailable), who is online, listens right now or was last seen
-    when, and what they say."""
+    """List the agents you may find: their projects, whether you may message them (available,
+    requires permission, blocked, unavailable), whether they are online or listening, when they were
+    last seen, and their status.
+    """
     agents, me = store_of(ctx).inner.object_of(Agents), str(store_of(ctx).agent)
     known = [
         agents.get(me).as_json() | {"you": True},
@@ -140,9 +141,10 @@ def manage_permissions(
         ),
     ] = None,
 ) -> Annotated[CallToolResult, RowListOutput]:
-    """Decide who may message and find you. show: your policies, whom you allowed or blocked, and
-    who asked to message you; set: change your policies; allow or block one agent; reset: take that
-    back."""
+    """Decide which agents may message and find you. show: your policies, the agents that you allow
+    or block, and their requests; set: change your policies; allow or block one agent; reset: undo
+    that.
+    """
     agents = store_of(ctx).inner.object_of(Agents)
     match action:
         case "set":
@@ -284,8 +286,9 @@ def manage_channel(
     ] = "all",
 ) -> Annotated[CallToolResult, RowListOutput]:
     """list: channels you may find; show: one, with its members and topics; create, update, join or
-    leave one; invite agents (again: to change their rights) or remove them; notify: say what of it
-    you hear."""
+    leave one; invite agents (again: to change their rights) or remove them; notify: choose which
+    messages wake you.
+    """
     channels = store_of(ctx).inner.object_of(Channels)
     settings: ChannelSettings = {
         "access": access,

@@ -160,8 +160,9 @@ def send_message(
 ) -> Annotated[CallToolResult, SendAnswer]:
     """Send to another agent (to), into a channel, or into a group (conversation): name one of the
     three, with replyTo or thread too. In the text @name mentions a member and @all everybody;
-    --review, --action or --fyi directly behind the name asks for that: "@anna --review". Says for
-    each recipient: stored (it waits for them), rung (they were woken) or read."""
+    --review, --action or --fyi directly behind the name asks for that: "@anna --review". The answer
+    says for each recipient: stored (it waits), rung (it woke the recipient) or read.
+    """
     sent = (
         store_of(ctx)
         .inner.object_of(Messages)
@@ -332,7 +333,8 @@ def mentions(
     kind: Literal["mention", "review", "action", "fyi"] | None = None,
 ) -> Annotated[CallToolResult, RowListOutput]:
     """list: messages in which somebody mentions you, or asks you for a review or an action; done:
-    mark one as done. Reading a message makes it read, and not done."""
+    mark one as done. Reading a message makes it read, but not done.
+    """
     messages = store_of(ctx).inner.object_of(Messages)
     if action == "done":
         messages.done(message)
@@ -342,7 +344,7 @@ def mentions(
 
 
 def inbox(ctx: Context) -> Annotated[CallToolResult, InboxAnswer]:
-    """Say what is unread in which conversations, from whom. Marks nothing as read."""
+    """List the conversations with unread messages, and the senders. Marks nothing as read."""
     page = store_of(ctx).inner.object_of(Messages).inbox()
     listed = [
         UnreadConversationAnswer.model_validate(item.as_json()) for item in page.conversations
