@@ -67,9 +67,7 @@ def _print_steps(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
         lines.append(f"{one_line(where.get(step.where, step.where))}: {one_line(step.what)}")
         lines += [f"  to do: {one_line(step.todo)}"] if step.todo else []
     if any(step.changed and step.kind in ("attributes", "ignore") for step in steps):
-        advice = (
-            "commit .gitattributes and .gitignore, so that other clones get them too"
-        )
+        advice = "commit .gitattributes and .gitignore, so that other clones get them too"
         lines.append(f"{advice}: capsule git commit")
     print_answer([step.as_json() for step in steps], "\n".join(lines), ok=ok)
 
