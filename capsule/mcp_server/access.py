@@ -1,8 +1,10 @@
-"""What a client may do, and as whom: the identity and the scope of a call.
+"""What a client may do, and for which agent: the scope and the identity of a call.
 
-What must stay true: both come from how the server was started or from the token, never from an
-argument; and every tool has a scope. `read` changes nothing. `write` adds and changes. `admin` also
-takes away what others wrote or hold.
+`read` changes nothing. `write` adds and changes. `admin` also removes the messages and locks of
+others.
+
+What must stay true: the identity and the scope come from the start of the server or from the token,
+never from an argument of a call. Every tool has a scope.
 """
 
 from __future__ import annotations
@@ -17,31 +19,31 @@ if TYPE_CHECKING:
 #: Which tools a server offers.
 Toolset = Literal["conversations", "messaging", "all", "session"]
 Scope = Literal["read", "write", "admin"]
-#: From the narrowest to the widest; each holds those before it.
+#: The scopes, from the narrowest to the widest. Each includes those before it.
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-#: The tools that need `admin`; to unlock by force does too.
+#: The tools that need `admin`. Unlocking by force needs it too.
 _ADMIN_TOOLS = frozenset({"delete_conversation", "delete_messages"})
-#: The actions, of whatever tool, that change nothing.
+#: The actions of any tool that change nothing.
 _READ_ACTIONS = ("list", "show", "search")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a client may do, and as which agent; without a name, an argument of a call may
-    give one.
+    """What a client may do, and for which agent. Without a name, an argument of a call may name the
+    agent.
     """
 
     name: str | None = None
     scope: Scope = "admin"
 
     def has(self, scope: Scope) -> bool:
-        """Whether it has this scope."""
+        """Return whether the client has a scope."""
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 
 
 def required_scope(tool: Tool, arguments: Mapping[str, Any] | None = None) -> Scope:
-    """The scope that a call needs; without arguments, the narrowest with which the tool is
-    of use.
+    """Return the scope that a call needs. Without arguments, return the narrowest scope with which
+    any call of the tool is permitted.
     """
     if tool.annotations is not None and tool.annotations.read_only_hint:
         return "read"

@@ -1,8 +1,7 @@
-"""Errors as a model reads them: what failed, on what, and which tool to call next.
+"""Turn errors into text for a model: what failed, on what, and which tool to call next.
 
-What must stay true: this is the only place that turns an error of the store into a result. Whatever
-is neither a `CapsuleError` nor raised for the model is a bug; the SDK keeps its text on the server,
-and so does this.
+What must stay true: no other module turns an error of the store into a result. An error that is
+neither a `CapsuleError` nor an `ExplainedError` is a bug: the client does not get its text.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ REMEDIES: Final[dict[Action, str]] = {
 
 
 class ExplainedError(ToolError):
-    """An error that a tool or a question raises in words for the model."""
+    """An error of a tool or a question whose text is written for the model."""
 
 
 def describe_holder(lock: dict[str, object]) -> str:
-    """Who holds a lock, in words; what the capsule says of them is stored text."""
+    """Return the holder of a lock in words. The texts of the capsule are marked as stored text."""
     name = holder_details(lock, word)
     since = str(lock.get("timestamp") or "an unknown time")
     return (
@@ -70,18 +69,18 @@ def describe_holder(lock: dict[str, object]) -> str:
 
 
 def explained(error: CapsuleError) -> str:
-    """An error of the store, with its way out in terms of tools."""
+    """Return an error of the store in words, with the tool that helps."""
     match error:
         case Locked():
             text = f"conversation {error.id} is locked by {describe_holder(error.holder)}; nothing was done"
         case LockLost():
-            now = (
+            lock_state = (
                 f"it is now locked by {describe_holder(error.holder)}"
                 if error.holder
                 else "it is not locked now"
             )
             text = (
-                f"the lock this server held on conversation {error.id} was taken away: {now}; "
+                f"the lock this server held on conversation {error.id} was taken away: {lock_state}; "
                 "nothing was done"
             )
         case InvalidDocument():
@@ -102,21 +101,29 @@ def explained(error: CapsuleError) -> str:
     return f"{text}; {visible(REMEDIES[error.remedy.action].format(error.remedy.on))}"
 
 
-def ensure_known_arguments(name: str, arguments: Mapping[str, Any], there: Collection[str]) -> None:
-    """Raise unless a tool has all the arguments that it is called with."""
-    unknown = [argument for argument in arguments if argument not in there]
+def ensure_known_arguments(
+    name: str, arguments: Mapping[str, Any], parameters: Collection[str]
+) -> None:
+    """Raise ToolError if a tool is called with an argument that it does not have."""
+    unknown = [argument for argument in arguments if argument not in parameters]
     if unknown:
         names = ", ".join(quoted(argument, _MAX_ECHO_CHARS) for argument in unknown[:5])
         raise ToolError(
             f"{name} was not called: it has no argument {names}; its arguments are: "
-            f"{', '.join(there)}"
+            f"{', '.join(parameters)}"
         )
 
 
 def tool_error(name: str, error: ToolError, arguments: Mapping[str, Any]) -> ToolError:
-    """The error to raise in place of one that a tool ended in, which may be that one.
+    """Return the error for the client in place of an error that a tool ended in. It may be the
+    same.
 
-    It does not repeat more than the beginning of what the tool was called with.
+    Of a long argument, it repeats only the beginning.
+
+    Args:
+        name: The name of the tool.
+        error: The error that the SDK raised. Its cause is the original error.
+        arguments: The arguments of the call.
     """
     cause = error.__cause__
     if isinstance(cause, CapsuleError):
@@ -124,12 +131,12 @@ def tool_error(name: str, error: ToolError, arguments: Mapping[str, Any]) -> Too
     if isinstance(error, UnexpectedToolError) or cause is None:
         return error
     if isinstance(cause, ValidationError):
-        wrong = [
+        faults = [
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
             for fault in cause.errors(include_url=False)
         ]
         return ToolError(
-            _shortened(f"{name} was not called: {visible('; '.join(wrong))}", arguments)
+            _shortened(f"{name} was not called: {visible('; '.join(faults))}", arguments)
         )
     if isinstance(cause, ExplainedError):
         return ToolError(str(cause))
@@ -140,18 +147,16 @@ def tool_error(name: str, error: ToolError, arguments: Mapping[str, Any]) -> Too
 
 
 def client_refusal(error: MCPError) -> ToolError:
-    """The error of a tool whose question the client answered by an error."""
-    said = quoted(error.error.message, _MAX_ECHO_CHARS)
+    """Return the error of a tool whose question the client answered with an error."""
+    client_message = quoted(error.error.message, _MAX_ECHO_CHARS)
     return ToolError(
-        f"Nothing was done: the client answered the question with the error {said}, which "
+        f"Nothing was done: the client answered the question with the error {client_message}, which "
         f"counts as no. {ASK_NO_MORE}"
     )
 
 
 def _shortened(text: str, arguments: Mapping[str, Any]) -> str:
-    """An error with the echoes of long arguments cut, and not longer than a model should have to
-    read.
-    """
+    """Return an error without the ends of long arguments, and not longer than `_MAX_ERROR_CHARS`."""
     for value in sorted(_texts(arguments), key=len, reverse=True):
         if len(value) > _MAX_ECHO_CHARS:
             text = text.replace(visible(value), visible(value[:_MAX_ECHO_CHARS]) + "\u2026")
@@ -163,6 +168,7 @@ def _shortened(text: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in nested arguments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,9 +1,10 @@
-"""Sends the store's warnings to clients of 2025: `logging/setLevel`, and `notifications/message`
-after it.
+"""Send the store's warnings to clients: `logging/setLevel`, and then `notifications/message`.
 
-The protocol of 2026 has no such method; its clients ask for it with each request, and the SDK sees
-to that. What must stay true: a client that set no level hears nothing; and a warning never waits
-for a client.
+Only clients of the protocol of 2025 call this method. Clients of 2026 ask for it with each request,
+and the SDK answers them.
+
+What must stay true: a client that set no level gets nothing. The code that logs a warning never
+waits for a client.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel.server import Server
 
-#: The protocol's levels (RFC 5424), each with the first of Python's that it lets through.
+#: For each level of the protocol (RFC 5424) the lowest level of Python's logging that is sent.
 _LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -42,21 +43,20 @@ _NAMES = {
 
 
 class ClientLogHandler(logging.Handler):
-    """The levels that the clients of one server set, and the handler that sends them what is
-    logged.
+    """Sends log records to the clients of one server that set a level.
 
-    It belongs to one event loop of asyncio, and listens to the logger `capsule` while a client has
-    set a level.
+    It belongs to one event loop of asyncio. It listens to the logger `capsule` while at least one
+    client has set a level.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self._levels: dict[Connection, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sending: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self, server: Server[Any]) -> None:
-        """Answer `logging/setLevel` of this server."""
+        """Answer `logging/setLevel` on this server."""
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
 
     async def _set_level(
@@ -76,7 +76,7 @@ class ClientLogHandler(logging.Handler):
             logging.getLogger("capsule").removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand the record to the loop, from whatever thread it comes."""
+        """Pass the record to the event loop, from any thread."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._send, record.levelno, visible(record.getMessage()))
@@ -84,8 +84,8 @@ class ClientLogHandler(logging.Handler):
     def _send(self, level: int, message: str) -> None:
         name = _NAMES.get(level, "critical" if level > logging.ERROR else "debug")
         params = {"level": name, "logger": "capsule", "data": message}
-        for connection, least in self._levels.items():
-            if level >= least:
+        for connection, minimum in self._levels.items():
+            if level >= minimum:
                 task = asyncio.ensure_future(connection.notify("notifications/message", params))
-                self._sending.add(task)
-                task.add_done_callback(self._sending.discard)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)

@@ -1,9 +1,8 @@
-"""The prompts, which a person picks to have a model go on with a conversation, sum it up, or catch
-up; and completion.
+"""The prompts that a person chooses to continue, sum up or catch up on conversations, and the
+completion of their arguments.
 
-What must stay true: what the person asks is their message; what is stored stands fenced in it, as
-in a tool's answer. What a person types for a prompt or a resource is completed by at most 100
-values, as the protocol has it.
+What must stay true: stored text in a prompt is fenced, as in the output of a tool. A completion has
+at most 100 values, the limit of the protocol.
 """
 
 from __future__ import annotations
@@ -30,28 +29,28 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.store.store import CoreStore
 
-_MOST = 100
+_MAX_COMPLETIONS = 100
 _SINCE = ("24h", "1h", "3d", "7d", "30d")
-Which = Annotated[str, Field(description="Its title, its id, a prefix of it, or @last")]
-_LATEST = 20
+Conversation = Annotated[str, Field(description="Its title, its id, a prefix of it, or @last")]
+_MAX_CONVERSATIONS = 20
 
 
-def _meant(store: CoreStore, conversation: str) -> Head:
-    """The conversation that a person means: by its id or by its whole title."""
-    titled = [head for head in store.heads() if head.title == conversation]
-    if len(titled) == 1:
-        return titled[0]
-    if titled:
-        return store.head(resolve_prefix([head.id for head in titled], conversation))
+def _find_conversation(store: CoreStore, conversation: str) -> Head:
+    """Return the conversation that a person named by its id or its complete title."""
+    matches = [head for head in store.heads() if head.title == conversation]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        return store.head(resolve_prefix([head.id for head in matches], conversation))
     return store.head(store.resolve(conversation))
 
 
-def _read(ctx: Context, conversation: str) -> tuple[Head, str, str]:
-    """The conversation, its newest messages as text, and the id of the last one, where that is a
-    plain word.
+def _newest_messages(ctx: Context, conversation: str) -> tuple[Head, str, str]:
+    """Return the head of a conversation, its newest messages as text, and the id of the last
+    message. The id is empty if it is not a plain word.
     """
     store = store_of(ctx)
-    head = _meant(store, conversation)
+    head = _find_conversation(store, conversation)
     text = frozenset({"text"})
     page = pages.fit_page(
         store.page(head.id, 200), head, BUDGET, text, facts=pages.first_page_facts(store, head)
@@ -60,9 +59,9 @@ def _read(ctx: Context, conversation: str) -> tuple[Head, str, str]:
     return head, page_text(page, quoted(head.title)), last if word(last) == last else ""
 
 
-def continue_conversation(ctx: Context, conversation: Which) -> str:
+def continue_conversation(ctx: Context, conversation: Conversation) -> str:
     """Continue a conversation."""
-    head, text, _ = _read(ctx, conversation)
+    head, text, _ = _newest_messages(ctx, conversation)
     return (
         f"Continue the conversation {quoted(head.title)}. Read older messages with "
         "read_conversation if you need them, and append your answer with append_message (id "
@@ -70,9 +69,9 @@ def continue_conversation(ctx: Context, conversation: Which) -> str:
     )
 
 
-def summarize_conversation(ctx: Context, conversation: Which) -> str:
+def summarize_conversation(ctx: Context, conversation: Conversation) -> str:
     """Sum up a conversation."""
-    head, text, last = _read(ctx, conversation)
+    head, text, last = _newest_messages(ctx, conversation)
     # By the last message it is known what comes while the model writes.
     source = f"{head.id}:{last}" if last else head.id
     return (
@@ -93,12 +92,12 @@ def catch_up(
 ) -> str:
     """Report the latest changes of all conversations."""
     store = store_of(ctx)
-    page = store.list(Filter(since=since), limit=_LATEST)
+    page = store.list(Filter(since=since), limit=_MAX_CONVERSATIONS)
     if not page.total:
         return f"Nothing changed in the store since {quoted(since)}. Tell the user so."
     lines = [conversation_line(conversation_output(head, store.instance_id)) for head in page.heads]
-    left = page.total - len(page.heads)
-    more = f"\nand {left} more, which list_conversations shows" if left else ""
+    omitted = page.total - len(page.heads)
+    more = f"\nand {omitted} more, which list_conversations shows" if omitted else ""
     return (
         f"Tell the user what happened in these conversations since {quoted(since)}: read the "
         "new messages of each with read_conversation, then report for each conversation what "
@@ -116,56 +115,69 @@ def register(server: MCPServer[Any]) -> None:
 async def completed(
     store: CoreStore, argument: CompletionArgument, choices: Mapping[str, Sequence[str]]
 ) -> Completion:
-    """The values that what was typed may become; none for an argument that nothing is known of."""
-    values = await anyio.to_thread.run_sync(_values, store, choices, argument.name, argument.value)
+    """Return the completion of an argument. It is empty for an argument without known values.
+
+    Args:
+        store: The store of the client.
+        argument: The name of the argument, and the typed text.
+        choices: The values of arguments that rooms add, by name.
+    """
+    values = await anyio.to_thread.run_sync(
+        _completions, store, choices, argument.name, argument.value
+    )
     if values is None:
         return Completion(values=[])
-    return Completion(values=values[:_MOST], total=len(values), has_more=len(values) > _MOST)
+    return Completion(
+        values=values[:_MAX_COMPLETIONS], total=len(values), has_more=len(values) > _MAX_COMPLETIONS
+    )
 
 
-def _values(
-    store: CoreStore, choices: Mapping[str, Sequence[str]], name: str, typed: str
+def _completions(
+    store: CoreStore, choices: Mapping[str, Sequence[str]], name: str, typed_prefix: str
 ) -> list[str] | None:
     fixed = {"kind": schema.kinds(), "since": _SINCE, "message": ("@last",), **choices}.get(name)
     if fixed is not None:
-        return [value for value in fixed if value.startswith(typed)]
+        return [value for value in fixed if value.startswith(typed_prefix)]
     if name not in ("id", "conversation", "title", "tag"):
         return None
     heads = [head for head in store.list(Filter(archived=None)).heads if not head.damaged]
-    wanted = typed.casefold()
+    folded_prefix = typed_prefix.casefold()
     if name == "tag":
-        return _offered((tag for head in heads for tag in head.tags), wanted)
+        return _matching_texts((tag for head in heads for tag in head.tags), folded_prefix)
     if name == "id":
         return [
             head.id
             for head in heads
-            if head.id.startswith(typed) or (typed and _has(head.title, wanted))
+            if head.id.startswith(typed_prefix)
+            or (typed_prefix and _contains(head.title, folded_prefix))
         ]
     if name == "title":
-        return _offered((head.title for head in heads), wanted)
-    return _named(heads, typed, wanted)
+        return _matching_texts((head.title for head in heads), folded_prefix)
+    return _matching_names(heads, typed_prefix, folded_prefix)
 
 
-def _offered(texts: Iterable[str], wanted: str) -> list[str]:
-    """Those that have what was typed, each once, but none in which something hides."""
+def _matching_texts(texts: Iterable[str], folded_prefix: str) -> list[str]:
+    """Return the texts that contain `folded_prefix`, each once, without texts that have hidden
+    characters.
+    """
     return [
         text
         for text in dict.fromkeys(texts)
-        if text and _has(text, wanted) and text == visible(text)
+        if text and _contains(text, folded_prefix) and text == visible(text)
     ]
 
 
-def _named(heads: list[Head], typed: str, wanted: str) -> list[str]:
-    """What names a conversation to a prompt: its title where no other has it, else its id."""
-    often = Counter(head.title for head in heads)
+def _matching_names(heads: list[Head], typed_prefix: str, folded_prefix: str) -> list[str]:
+    """Return the names of matching conversations: the title, or the id if the title is not unique."""
+    title_counts = Counter(head.title for head in heads)
     return [
         head.title
-        if head.title and often[head.title] == 1 and head.title == visible(head.title)
+        if head.title and title_counts[head.title] == 1 and head.title == visible(head.title)
         else head.id
         for head in heads
-        if _has(head.title, wanted) or head.id.startswith(typed)
+        if _contains(head.title, folded_prefix) or head.id.startswith(typed_prefix)
     ]
 
 
-def _has(text: str, wanted: str) -> bool:
-    return wanted in text.casefold()
+def _contains(text: str, folded_prefix: str) -> bool:
+    return folded_prefix in text.casefold()

@@ -1,9 +1,8 @@
-"""The resources: conversations and messages by address, the directory, and the schemas of the
-format.
+"""The resources: conversations and messages by address, and the JSON Schemas of the format.
 
-What must stay true: a resource is JSON in which nothing is hidden (what `fence` spells out in a
-tool's answer is escaped here, as JSON escapes it, so that nothing is lost); a conversation is its
-active branch, as everywhere that it is read; and it is a megabyte at most, however long it is.
+What must stay true: a resource is JSON without hidden characters: those that `fence` marks in the
+output of a tool are escaped here. A conversation is its active branch, as for every reader. It has
+at most a megabyte, with the newest messages.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 CONVERSATIONS = "capsule://conversations"
-#: The addresses of resources.
+#: The addresses of all resources.
 RESOURCE_ADDRESS = re.compile(
     rf"{CONVERSATIONS}(\?.*|/[^/?#]+(/markdown|/messages/[^/?#]+)?)?|capsule://(directory|schema)/[a-z]+",
     re.DOTALL,
@@ -45,17 +44,17 @@ _ALL_CONVERSATIONS = Resource(
 
 
 def address(id: str) -> str:
-    """The address of a conversation."""
+    """Return the address of a conversation."""
     return f"{CONVERSATIONS}/{quote(id, safe='@')}"
 
 
 def message_address(id: str, message: str) -> str:
-    """The address of a message."""
+    """Return the address of a message."""
     return f"{address(id)}/messages/{quote(message, safe='@')}"
 
 
 def as_json(value: Any) -> str:
-    """A value as the JSON of a resource, in which nothing is hidden."""
+    """Return a value as the JSON of a resource, with hidden characters escaped."""
     return escaped(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
@@ -81,10 +80,10 @@ def conversation(ctx: Context, id: str) -> str:
     while page.older() and len(orjson.dumps(page.entries)) < MAX_BYTES // 4:
         page = store.page(head.id, 4 * len(page.entries))
     history: list[dict[str, Any]] = []
-    left = MAX_BYTES
+    remaining_bytes = MAX_BYTES
     for _, entry in reversed(page.entries):
-        left -= len(orjson.dumps(entry))
-        if left <= 0 and history:
+        remaining_bytes -= len(orjson.dumps(entry))
+        if remaining_bytes <= 0 and history:
             break
         history.append(_message_json(page, -1 - len(history)))
     omitted = page.on_branch - len(history)
@@ -92,14 +91,14 @@ def conversation(ctx: Context, id: str) -> str:
 
 
 def _message_json(page: Page, index: int) -> dict[str, Any]:
-    """A message with its place in the file (`at`), and which it is of several in one place
-    (`sibling`, as 2/3).
+    """Return a message with its position in the file (`at`), and its number among its alternatives
+    (`sibling`, such as 2/3).
     """
     at, entry = page.entries[index]
-    place: dict[str, Any] = {"at": at}
+    position_fields: dict[str, Any] = {"at": at}
     if sibling := page.sibling(at):
-        place["sibling"] = sibling
-    return place | entry | place
+        position_fields["sibling"] = sibling
+    return position_fields | entry | position_fields
 
 
 def message(ctx: Context, id: str, message: str) -> str:
@@ -115,7 +114,7 @@ def schema(ctx: Context, kind: str) -> str:
 
 
 def resource_page(store: CoreStore, cursor: str | None) -> tuple[list[Resource], str | None]:
-    """The resources of a page of conversations, and the cursor of the next one."""
+    """Return the resources of a page of conversations, and the cursor of the next page."""
     page = store.list(limit=_PAGE_SIZE, cursor=cursor or "")
     listed = [
         Resource(

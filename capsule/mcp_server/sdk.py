@@ -1,7 +1,7 @@
-"""The private interfaces of the SDK, for which it has no public ones. No other module uses any.
+"""The private interfaces of the SDK that have no public counterpart. No other module uses one.
 
-They were tried with `mcp` 2.3, to which `pyproject.toml` holds it; tests/test_source.py looks for
-others.
+They were tested with `mcp` 2.3, to which `pyproject.toml` pins it. tests/test_source.py checks that
+no other module uses a private name.
 """
 
 from __future__ import annotations
@@ -20,25 +20,27 @@ if TYPE_CHECKING:
 
 
 def server_of(server: MCPServer[Any]) -> Server[Any]:
-    """The low-level server: what further methods are registered on, and what runs over streams of
-    ours.
+    """Return the low-level server, on which further methods are registered and which runs over
+    streams.
     """
     return server._lowlevel_server
 
 
 def tool_of(server: MCPServer[Any], name: str) -> Tool | None:
-    """A registered tool, whose schemas can be replaced; None: there is none of that name."""
+    """Return a registered tool, whose schemas can be replaced. None: there is no such tool."""
     return server._tool_manager.get_tool(name)
 
 
 def connection_of(session: ServerSession) -> Connection:
-    """The connection of a request: its session's id, and what is to be done when it ends."""
+    """Return the connection of a request, which has the id of its session and callbacks for its
+    end.
+    """
     return session._connection
 
 
-def say_that_lists_change(server: Server[Any]) -> None:
-    """Have every handshake say that the list of resources changes; the transports ask without a
-    word about it.
+def announce_list_changes(server: Server[Any]) -> None:
+    """Let every handshake announce that the list of resources may change. The transports don't do
+    that.
     """
     lists = NotificationOptions(resources_changed=True)
     options = partial(server.create_initialization_options, notification_options=lists)

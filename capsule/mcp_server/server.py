@@ -1,9 +1,11 @@
-"""The server: one `MCPServer` of the SDK, with what a store offers registered on it.
+"""The server: one `MCPServer` of the SDK, with everything that a store offers registered on it.
 
-What must stay true: a name is registered once (the SDK keeps the first of two in silence); an error
-of the store reaches the client in words, whichever door it took; and nothing here is particular to
-a transport. What costs time to set up is set up when it is first asked for: a client that connects
-waits for the handshake only.
+`build` makes it. The tools, resources and prompts of the core and the rooms are registered before
+the first request that needs them, so that the handshake is fast. Middleware lists only permitted
+tools. `call_tool`, `read_resource` and `get_prompt` turn errors of the store into texts.
+
+What must stay true: a name is registered once (the SDK ignores the second silently). An error of
+the store reaches the client as text. Nothing here depends on a transport.
 """
 
 from __future__ import annotations
@@ -56,15 +58,18 @@ if TYPE_CHECKING:
 
 
 class CapsuleServer(MCPServer[Any]):
-    """The server class: bare, until `build` gives it what a store offers.
+    """The server, which is empty until `build` has set its attributes.
 
     Args:
-        register: Registers what is offered, before the first answer that needs it; None: it is
-            registered already.
+        stores: The stores of the clients.
+        name: The name of the server.
+        register: Registers the tools, resources and prompts, before the first request that needs
+            them. None: they are registered already.
+        options: Options of the SDK's server.
 
     Attributes:
-        list_store_resources: Gives the page of a store's resources from a cursor on, for `resources/list`, and
-            the next cursor.
+        list_store_resources: Returns a page of a store's resources after a cursor, and the next
+            cursor.
     """
 
     def __init__(
@@ -83,21 +88,27 @@ class CapsuleServer(MCPServer[Any]):
         self.list_store_resources: Callable[
             [CoreStore, str | None], tuple[list[Resource], str | None]
         ] = lambda *_: ([], None)
-        self._turns, self._calls, self._register = WriteLimiter(), RecentCalls(), register
+        self._write_limiter, self._recent_calls, self._register = (
+            WriteLimiter(),
+            RecentCalls(),
+            register,
+        )
         bus = VisibilityBus()
         super().__init__(name, subscriptions=bus, **{"log_level": "WARNING", **options})
         self.middleware.extend((format_for_client, self._filter_listed_tools))
-        low = sdk.server_of(self)
-        low.get_tool_input_schema = self._input_schema
-        low.add_request_handler("resources/list", PaginatedRequestParams, self._list_resources)
-        self.following = Subscriptions(bus, stores)
-        self.following.serve(low)
-        ClientLogHandler().serve(low)
+        lowlevel_server = sdk.server_of(self)
+        lowlevel_server.get_tool_input_schema = self._input_schema
+        lowlevel_server.add_request_handler(
+            "resources/list", PaginatedRequestParams, self._list_resources
+        )
+        self.subscriptions = Subscriptions(bus, stores)
+        self.subscriptions.serve(lowlevel_server)
+        ClientLogHandler().serve(lowlevel_server)
 
     # -- Registering -------------------------------------------------------------------------------
 
     def ready(self) -> None:
-        """Register what is to be offered, if that was not done yet."""
+        """Register everything that the server offers, if that was not done yet."""
         if self._register is not None:
             register, self._register = self._register, None
             register(self)
@@ -105,18 +116,18 @@ class CapsuleServer(MCPServer[Any]):
     def add_tool(
         self, fn: Callable[..., Any], name: str | None = None, *args: Any, **options: Any
     ) -> None:
-        """Register a tool. Raises ValueError when there is one of that name."""
+        """Register a tool. Raises ValueError: there is one of that name."""
         name = name or fn.__name__
         if sdk.tool_of(self, name) is not None:
             raise ValueError(f"two tools are called {name}")
         super().add_tool(fn, name, *args, **options)
 
     def add_lean_tool(self, fn: Callable[..., Any], annotations: ToolAnnotations) -> None:
-        """Register a tool whose schemas say only what a model needs."""
+        """Register a tool with schemas that contain only what a model needs."""
         from capsule.mcp_server.tools.registry import lean
 
         in_loop = annotations.read_only_hint or inspect.iscoroutinefunction(fn)
-        self.add_tool(fn if in_loop else self._turns.in_turn(fn), annotations=annotations)
+        self.add_tool(fn if in_loop else self._write_limiter.limited(fn), annotations=annotations)
         tool = sdk.tool_of(self, fn.__name__)
         assert tool is not None
         tool.description = " ".join(tool.description.split())
@@ -146,8 +157,8 @@ class CapsuleServer(MCPServer[Any]):
     async def _filter_listed_tools(
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
-        """Register what a store offers before it is first asked for; list only the tools that the
-        client may call.
+        """Middleware: register what the store offers before the first request for it, and list only
+        the tools that the client may call.
         """
         if ctx.method.partition("/")[0] in ("tools", "resources", "prompts"):
             self.ready()
@@ -163,16 +174,16 @@ class CapsuleServer(MCPServer[Any]):
     def _checked_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None
     ) -> Tool:
-        """The tool of a call. Raises MCPError: there is none; ToolError: it may not be called like
-        this.
+        """Return the tool of a call. Raises MCPError: there is none. ToolError: the call is not
+        permitted, or has unknown arguments.
         """
         tool = sdk.tool_of(self, name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
-        needed = required_scope(tool, arguments)
-        if context is not None and not access_of(context).has(needed):
+        scope = required_scope(tool, arguments)
+        if context is not None and not access_of(context).has(scope):
             raise ToolError(
-                f"{name} was not called: this needs the scope {needed!r}, and you have "
+                f"{name} was not called: this needs the scope {scope!r}, and you have "
                 f"{access_of(context).scope!r}. Tell the user."
             )
         if tool.parameters.get("additionalProperties") is False:
@@ -182,7 +193,7 @@ class CapsuleServer(MCPServer[Any]):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Call a tool; an error of the store becomes a `ToolError` that says what to do."""
+        """Call a tool. An error of the store becomes a `ToolError` with the way out."""
         tool = self._checked_tool(name, arguments, context)
         try:
             result = await super().call_tool(name, arguments, context)
@@ -202,7 +213,9 @@ class CapsuleServer(MCPServer[Any]):
     def _mark_repeated_call(
         self, tool: Tool, arguments: dict[str, Any], store: CoreStore, result: CallToolResult
     ) -> None:
-        """Add to an answer that the same call was made before, if two calls do more than one."""
+        """Add to the result that the same call was made before, unless repeating it changes
+        nothing.
+        """
         hints = tool.annotations or ToolAnnotations()
         if (
             required_scope(tool, arguments) == "read"
@@ -210,20 +223,22 @@ class CapsuleServer(MCPServer[Any]):
             or arguments.get("idempotencyKey")
         ):
             return
-        before_s = self._calls.repeated(store.agent, store.instance_id, tool.name, arguments)
-        if before_s is not None and isinstance(result.content[-1], TextContent):
+        age_s = self._recent_calls.seconds_since_same_call(
+            store.agent, store.instance_id, tool.name, arguments
+        )
+        if age_s is not None and isinstance(result.content[-1], TextContent):
             result.content[
                 -1
-            ].text += f"\nYou made the same call {before_s:.0f} s ago. Both were performed."
+            ].text += f"\nYou made the same call {age_s:.0f} s ago. Both were performed."
             result.structured_content = {
                 **(result.structured_content or {}),
-                "sameCallSecondsAgo": round(before_s),
+                "sameCallSecondsAgo": round(age_s),
             }
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        """Read a resource; an error of the store becomes a `ResourceError` in words."""
+        """Read a resource. An error of the store becomes a `ResourceError` with a text."""
         try:
             return await super().read_resource(uri, context)
         except ResourceError as error:
@@ -242,13 +257,13 @@ class CapsuleServer(MCPServer[Any]):
     ) -> ListResourcesResult:
         cursor = params.cursor if params else None
         try:
-            page, following = await anyio.to_thread.run_sync(
+            page, subscriptions = await anyio.to_thread.run_sync(
                 self.list_store_resources, self.stores.store_for(ctx), cursor
             )
         except InvalidInput as error:
             raise MCPError(INVALID_PARAMS, visible(error.message)) from error
         fixed = [] if cursor else await self.list_resources()
-        return ListResourcesResult(resources=[*fixed, *page], next_cursor=following)
+        return ListResourcesResult(resources=[*fixed, *page], next_cursor=subscriptions)
 
     async def get_prompt(
         self,
@@ -256,7 +271,7 @@ class CapsuleServer(MCPServer[Any]):
         arguments: dict[str, Any] | None = None,
         context: Context[Any, Any] | None = None,
     ) -> GetPromptResult | InputRequiredResult:
-        """Make a prompt; an error of the store becomes one of the protocol, in words."""
+        """Make a prompt. An error of the store becomes an error of the protocol with a text."""
         try:
             return await super().get_prompt(name, arguments, context)
         except ValueError as error:
@@ -275,7 +290,7 @@ def build(
     *,
     version: str,
     tools: Toolset = "conversations",
-    named: Sequence[str] = (),
+    room_names: Sequence[str] = (),
     **options: Any,
 ) -> CapsuleServer:
     """Build the server of these stores. A transport runs it; the caller closes the stores.
@@ -284,16 +299,16 @@ def build(
         stores: The stores of the server.
         version: The version of Capsule, for clients.
         tools: The set of tools that the server offers.
-        named: The rooms of other packages that the store uses.
+        room_names: The rooms of other packages that the store uses.
         options: Options of the SDK's server, such as those of `http.token_options`.
     """
-    extensions = extensions_for(tools, named)
+    extensions = extensions_for(tools, room_names)
     instructions = [extension.instructions for extension in extensions if extension.instructions]
     server = CapsuleServer(
         stores,
         version=version,
         instructions=" ".join(instructions),
-        register=partial(_register, named),
+        register=partial(_register, room_names),
         **options,
     )
     server.extensions = extensions
@@ -317,13 +332,13 @@ def build(
     return server
 
 
-def _register(named: Sequence[str], server: CapsuleServer) -> None:
+def _register(room_names: Sequence[str], server: CapsuleServer) -> None:
     from capsule.mcp_server import prompts, resources
 
     for tool, hints in chain.from_iterable(extension.tools() for extension in server.extensions):
         server.add_lean_tool(tool, hints)
     resources.register(server)
     server.list_store_resources = resources.resource_page
-    for room in rooms.installed(named):
+    for room in rooms.installed(room_names):
         room.register_resources(server)
     prompts.register(server)

@@ -45,9 +45,9 @@ class ConnectedClient:
     """A client of a server.
 
     Attributes:
-        store: The store that stands for it: its agent is that client, and its locks are its.
-        room_state: What rooms store for this client, by name.
-        used: When it was asked for last, by the monotonic clock.
+        store: The store that acts for it. Its agent is the client, and it holds the client's locks.
+        room_state: State that rooms store for this client, by name.
+        used: The time of the last request, by the monotonic clock, in seconds.
     """
 
     store: CoreStore
@@ -56,10 +56,12 @@ class ConnectedClient:
 
 
 class ClientStores:
-    """The stores of a server: one for all, as over stdio, where the process is the instance and has
-    one client.
+    """The store of a server over stdio, where the process is the instance and has one client.
 
-    The store stays the caller's to close. `room_state` is what rooms store for the client, by name.
+    Args:
+        store: The store. The caller closes it.
+        access: What the client may do. None: everything.
+        room_state: State that rooms store for the client, by name.
     """
 
     def __init__(
@@ -68,59 +70,60 @@ class ClientStores:
         access: Access | None = None,
         room_state: dict[str, Any] | None = None,
     ) -> None:
-        #: Set when the only client has closed its input: no call waits any more.
+        #: Set when the only client has closed its input. Waiting calls then end.
         self.ended = anyio.Event()
         store.remember_own()
         self._main = ConnectedClient(store, {} if room_state is None else room_state)
         self._access = access or Access()
 
     def agent_stores(self) -> list[CoreStore]:
-        """The stores that act for an agent now."""
+        """Return the stores that act for an agent now."""
         return [self._main.store]
 
     def client(self, ctx: ServerRequestContext[Any, Any]) -> ConnectedClient:
-        """The client that made this request."""
+        """Return the client that made this request."""
         return self._main
 
     def store_for(self, ctx: ServerRequestContext[Any, Any]) -> CoreStore:
-        """The store that stands for the client of this request."""
+        """Return the store that acts for the client of this request."""
         return self.client(ctx).store
 
     def server_store(self) -> CoreStore:
-        """The store of the server itself: what is watched."""
+        """Return the store of the server itself, which is watched."""
         return self._main.store
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
-        """What the client of this request may do, and as whom."""
+        """Return what the client of this request may do, and for which agent."""
         return self._access
 
 
 def stores_of(ctx: Context) -> ClientStores:
-    """The stores of the server that a call is made to."""
+    """Return the stores of the server that a call is made to."""
     server: Any = ctx.mcp_server
     stores: ClientStores = server.stores
     return stores
 
 
 def store_of(ctx: Context) -> CoreStore:
-    """The store that stands for the client of a call."""
+    """Return the store that acts for the client of a call."""
     return stores_of(ctx).store_for(ctx.request_context)
 
 
 def resolve_conversation(ctx: Context, id: str) -> tuple[CoreStore, str]:
-    """The store of a call, and the id of the conversation that is named by `id`."""
+    """Return the store of a call, and the id of the conversation that the client named by `id`."""
     store = store_of(ctx)
     return store, store.resolve(id)
 
 
 def access_of(ctx: Context) -> Access:
-    """What the client of a call may do, and as whom."""
+    """Return what the client of a call may do, and for which agent."""
     return stores_of(ctx).access(ctx.request_context)
 
 
 def author_of_call(ctx: Context, sender: str = "") -> str | None:
-    """The agent that a message of this call is from. Raises InvalidInput: the call names another
-    sender.
+    """Return the agent that writes the messages of this call. None: it is unknown.
+
+    Raises InvalidInput: the call names another sender than the client's own agent.
     """
     name = access_of(ctx).name
     if name is None:
@@ -131,8 +134,9 @@ def author_of_call(ctx: Context, sender: str = "") -> str | None:
 
 
 def author_field(ctx: Context, sender: str = "") -> dict[str, Any]:
-    """The field that says whom a message of this call is from, when that is known; it raises what
-    `author_of_call` raises.
+    """Return the field `from` for a message of this call, if its author is known.
+
+    Raises InvalidInput: as `author_of_call`.
     """
     name = author_of_call(ctx, sender)
     return {} if name is None else {"from": name}
@@ -140,6 +144,7 @@ def author_field(ctx: Context, sender: str = "") -> dict[str, Any]:
 
 log = logging.getLogger("capsule")
 
+#: The key in a connection's state that is set once its store was opened.
 _HAD_STORE = "capsule.session"
 
 
@@ -172,20 +177,24 @@ class HttpClientStores(ClientStores):
         self._is_closing = False
 
     def access(self, ctx: ServerRequestContext[Any, Any]) -> Access:
-        """What the token of this request says."""
+        """Return the access of the token of this request, limited to the widest scope of the
+        server.
+        """
         user: Any = ctx.request.scope["user"]  # type: ignore[union-attr]
         return Access(str(user.username), min(user.scopes[0], self._max_scope, key=SCOPES.index))
 
     def store_of_holder(self, holder: str) -> CoreStore:
-        """The store of a holder's requests that have no session; it stays open while it is asked
-        for again.
+        """Return the store for requests of a holder without a session. It stays open while it is
+        used.
         """
         with self._lock:
             return self._client("", holder).store
 
     def client(self, ctx: ServerRequestContext[Any, Any]) -> ConnectedClient:
-        """The client that made this request; the store of a session is opened at its first call."""
-        # The SDK's own record of the session: what a header says may be made up.
+        """Return the client that made this request. The store of a session is opened at its first
+        call.
+        """
+        # The SDK's own record of the session, because a header may be forged.
         connection = sdk.connection_of(ctx.session)
         session, holder = connection.session_id or "", str(self.access(ctx).name)
         with self._lock:
@@ -203,8 +212,8 @@ class HttpClientStores(ClientStores):
             raise InvalidInput("the server is being stopped")
         client = self._clients.get((session, holder))
         if client is None:
-            whose = {"user": holder} if session else {"instance": holder}
-            store = self._main.store.beside(keep_locks=False, agent=holder, **whose)
+            identity = {"user": holder} if session else {"instance": holder}
+            store = self._main.store.beside(keep_locks=False, agent=holder, **identity)
             self._on_open(store, holder)
             store.remember_own()
             client = self._clients[session, holder] = ConnectedClient(store)
@@ -212,39 +221,38 @@ class HttpClientStores(ClientStores):
         return client
 
     def agent_stores(self) -> list[CoreStore]:
-        """The stores of the sessions and holders that there are now."""
+        """Return the stores of the present sessions and holders."""
         with self._lock:
             return [client.store for client in self._clients.values()]
 
     async def _end_in_thread(self, session: str) -> None:
-        # The SDK waits for a while; a lock that can't be released by then is, when its conversation
-        # can be had.
+        # The SDK waits only for a while. A lock whose conversation is busy is released later.
         await anyio.to_thread.run_sync(self.end, session, abandon_on_cancel=True)
 
     def end(self, session: str) -> None:
-        """Release the locks of a session that has ended; an unknown one is passed over."""
+        """Release the locks of a session that has ended. An unknown session is ignored."""
         self._close_if(lambda key, _: bool(session) and key[0] == session)
 
     def close_idle(self, holders: set[str]) -> None:
-        """Close the stores of idle holders, and of all who are not among `holders`, who have a
-        token.
+        """Close the stores of idle holders, and of all clients whose holder has no token any more.
+
+        Args:
+            holders: The names of the holders of valid tokens.
         """
-        before = time.monotonic() - self._idle_s
+        cutoff_s = time.monotonic() - self._idle_s
         self._close_if(
-            lambda key, client: key[1] not in holders or (not key[0] and client.used < before)
+            lambda key, client: key[1] not in holders or (not key[0] and client.used < cutoff_s)
         )
 
     def _close_if(self, is_over: Callable[[tuple[str, str], ConnectedClient], bool]) -> None:
         with self._lock:
-            over = [key for key, client in self._clients.items() if is_over(key, client)]
-            closing = [self._clients.pop(key) for key in over]
+            closing_keys = [key for key, client in self._clients.items() if is_over(key, client)]
+            closing = [self._clients.pop(key) for key in closing_keys]
         for client in closing:
             _run_logging_errors(client.store.close)
 
     def release(self) -> None:
-        """Release the locks of all sessions at once, each beside the others; no store is opened
-        from here on.
-        """
+        """Release the locks of all sessions, each in a thread. No store is opened from here on."""
         with self._lock:
             self._is_closing = True
             stores = [client.store for (session, _), client in self._clients.items() if session]

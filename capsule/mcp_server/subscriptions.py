@@ -1,10 +1,13 @@
-"""Notifies clients of changes, in both eras of the protocol.
+"""Notify clients of changes, in both eras of the protocol.
 
-A client of 2025 asks with `resources/subscribe` and hears of it on its connection; one of 2026 asks
-with `subscriptions/listen`, which the SDK answers from a bus. What must stay true: both hear the
-same, of whoever wrote it; a client hears of every change after the answer to its subscription, and
-of none that its agent may not read; the store is followed only while somebody listens; and a client
-that does not read delays the others for seconds only.
+A client of 2025 calls `resources/subscribe` and is notified on its connection. A client of 2026
+calls `subscriptions/listen`, which the SDK answers from a bus. One task follows the store for both,
+and sends each change to the connections and to the bus.
+
+What must stay true: clients of both eras get the same events, whoever wrote the change. A client
+gets every change after the answer to its subscription, but none that its agent may not read. The
+store is followed only while a client listens. A client that reads nothing delays the others for
+seconds only.
 """
 
 from __future__ import annotations
@@ -50,48 +53,49 @@ if TYPE_CHECKING:
     from capsule.mcp_server.stores import ClientStores
 
 _log = logging.getLogger("capsule")
-#: Seconds after which a client that takes no notification is given up.
+#: Seconds after which a client that reads no notification gets no more of them.
 _PATIENCE_S = 5.0
 _RETRY_S = 1.0
-_LISTED = frozenset({"created", "deleted", "restored", "damaged", "repaired"})
+_LIST_CHANGES = frozenset({"created", "deleted", "restored", "damaged", "repaired"})
 #: The store of the client that subscribes.
 _SUBSCRIBER: ContextVar[CoreStore] = ContextVar("subscriber")
 
 
 class VisibilityBus(InMemorySubscriptionBus):
-    """The bus of one server, which passes over the clients whose agent may not read
-    what changed.
+    """The bus of one server. It skips the clients whose agents may not read the changed
+    conversation.
+
+    Attributes:
+        excluded_stores: The stores of those clients, for the event that is published now.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.passed_over: frozenset[CoreStore] = frozenset()
+        self.excluded_stores: frozenset[CoreStore] = frozenset()
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Deliver events to a listener."""
+        """Deliver events to a listener, but those from which its store is excluded."""
         store = _SUBSCRIBER.get()
         return super().subscribe(
-            lambda event: None if store in self.passed_over else listener(event)
+            lambda event: None if store in self.excluded_stores else listener(event)
         )
 
 
 class Subscriptions:
-    """Who listens to what on one server, and the task that follows the store for them.
+    """The subscriptions of the clients of one server, and the task that follows the store for them.
 
-    It belongs to one event loop of asyncio, which the transports of the SDK run on.
+    It belongs to one event loop of asyncio, that of the SDK's transports.
     """
 
     def __init__(self, bus: VisibilityBus, stores: ClientStores) -> None:
-        self._bus, self._stores, self._listened = bus, stores, ListenHandler(bus)
+        self._bus, self._stores, self._listen_handler = bus, stores, ListenHandler(bus)
         self._connections: dict[Connection, tuple[CoreStore, set[str]]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
         self._listening: Counter[CoreStore] = Counter()
 
     def serve(self, server: Server[Any]) -> None:
-        """Answer `resources/subscribe` and `resources/unsubscribe` of this server, and say that its
-        list changes.
-        """
+        """Answer subscriptions on this server, and announce that its list of resources may change."""
         server.add_request_handler("resources/subscribe", SubscribeRequestParams, self._subscribe)
         server.add_request_handler(
             "resources/unsubscribe", UnsubscribeRequestParams, self._unsubscribe
@@ -99,7 +103,7 @@ class Subscriptions:
         server.add_request_handler(
             "subscriptions/listen", SubscriptionsListenRequestParams, self._listen
         )
-        sdk.say_that_lists_change(server)
+        sdk.announce_list_changes(server)
 
     async def _subscribe(
         self, ctx: ServerRequestContext[Any], params: SubscribeRequestParams
@@ -113,8 +117,8 @@ class Subscriptions:
             self._connections[connection] = self._stores.store_for(ctx), set()
             connection.exit_stack.callback(self._forget, connection)
         self._connections[connection][1].add(str(params.uri))
-        self._adapt()
-        await self._begun.wait()
+        self._start_or_stop()
+        await self._started.wait()
         return EmptyResult()
 
     async def _listen(
@@ -124,12 +128,12 @@ class Subscriptions:
         _SUBSCRIBER.set(store)
         self._listening[store] += 1
         try:
-            self._adapt()
-            await self._begun.wait()
-            return await self._listened(ctx, params)
+            self._start_or_stop()
+            await self._started.wait()
+            return await self._listen_handler(ctx, params)
         finally:
             self._listening -= Counter([store])
-            self._adapt()
+            self._start_or_stop()
 
     async def _unsubscribe(
         self, ctx: ServerRequestContext[Any], params: UnsubscribeRequestParams
@@ -137,42 +141,47 @@ class Subscriptions:
         connection = sdk.connection_of(ctx.session)
         if connection in self._connections:
             self._connections[connection][1].discard(str(params.uri))
-        self._adapt()
+        self._start_or_stop()
         return EmptyResult()
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection, None)
-        self._adapt()
+        self._start_or_stop()
 
     @property
-    def followed(self) -> bool:
-        """Whether the store is followed now."""
+    def is_following(self) -> bool:
+        """Return whether the store is followed now."""
         return self._task is not None and not self._task.done()
 
-    def _adapt(self) -> None:
-        """Follow the store when somebody listens, and only then."""
-        wanted = bool(self._listening) or any(uris for _, uris in self._connections.values())
-        if wanted and not self.followed:
-            self._begun = asyncio.Event()
-            self._task = asyncio.get_running_loop().create_task(self._follow(self._begun))
-        elif not wanted and self._task is not None:
+    def _start_or_stop(self) -> None:
+        """Start the task if a client listens, else stop it."""
+        has_listeners = bool(self._listening) or any(uris for _, uris in self._connections.values())
+        if has_listeners and not self.is_following:
+            self._started = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._follow(self._started))
+        elif not has_listeners and self._task is not None:
             self._task.cancel()
             self._task = None
 
-    async def _follow(self, begun: asyncio.Event) -> None:
-        at: str | None = None
+    async def _follow(self, started: asyncio.Event) -> None:
+        """Follow the store, and notify clients of each change. If the store fails, try again.
+
+        Args:
+            started: Set when changes from then on are sent.
+        """
+        cursor: str | None = None
         while True:
             try:
                 store = self._stores.server_store()
-                if at is None:
-                    at = (await anyio.to_thread.run_sync(store.changes)).cursor
-                    begun.set()
-                async with store.watch(at) as watch:
+                if cursor is None:
+                    cursor = (await anyio.to_thread.run_sync(store.changes)).cursor
+                    started.set()
+                async with store.watch(cursor) as watch:
                     async for change in watch:
-                        at = change.cursor
-                        self._bus.passed_over = await self._who_may_not_read(change)
+                        cursor = change.cursor
+                        self._bus.excluded_stores = await self._stores_without_access(change)
                         for event in events(change):
-                            await self._tell(event)
+                            await self._notify(event)
                 return  # The store was closed.
             except CapsuleError as error:
                 _log.warning("changes are not sent to subscribers for now: %s", error.message)
@@ -180,11 +189,11 @@ class Subscriptions:
                 _log.exception("changes are no longer sent to subscribers")
                 return
             finally:
-                begun.set()  # Nobody waits for what may never begin.
+                started.set()  # Nobody waits for what may never begin.
             await anyio.sleep(_RETRY_S)
 
-    async def _who_may_not_read(self, change: Change) -> frozenset[CoreStore]:
-        """The stores of the clients that must not hear of a change."""
+    async def _stores_without_access(self, change: Change) -> frozenset[CoreStore]:
+        """Return the stores of the clients that may not read a changed conversation."""
         listening = {*self._listening, *(store for store, _ in self._connections.values())}
         agents = [store for store in listening if store.agent is not None]
 
@@ -193,11 +202,12 @@ class Subscriptions:
 
         return await anyio.to_thread.run_sync(blind) if agents else frozenset()
 
-    async def _tell(self, event: ServerEvent) -> None:
+    async def _notify(self, event: ServerEvent) -> None:
+        """Send an event to all clients that subscribed to its resource and may read it."""
         await self._bus.publish(event)
         for connection, (store, uris) in list(self._connections.items()):
             wants = event.uri in uris if isinstance(event, ResourceUpdated) else bool(uris)
-            if not wants or store in self._bus.passed_over:
+            if not wants or store in self._bus.excluded_stores:
                 continue
             with anyio.move_on_after(_PATIENCE_S) as scope:
                 if isinstance(event, ResourceUpdated):
@@ -210,14 +220,14 @@ class Subscriptions:
 
 
 def events(change: Change) -> Iterator[ServerEvent]:
-    """The events of one change."""
+    """Yield the events of one change."""
     from capsule.mcp_server.resources import CONVERSATIONS, address, message_address
 
     yield ResourceUpdated(uri=address(change.id))
     for message in (*change.messages, *change.removed):
         yield ResourceUpdated(uri=message_address(change.id, message))
     yield ResourceUpdated(uri=CONVERSATIONS)
-    if change.kind in _LISTED or (
+    if change.kind in _LIST_CHANGES or (
         change.kind == "head" and {"title", "archived"} & set(change.fields)
     ):
         yield ResourcesListChanged()

@@ -112,7 +112,7 @@ class Admission:
         agent, token = holder
         if not token:
             return self._own if agent == self._own.agent else None
-        there = (_visitor(each) for each in self._tokens.all() if not each.is_over(time.time()))
+        there = (_visitor(each) for each in self._tokens.all() if not each.has_expired(time.time()))
         return next(
             (visitor for visitor in there if (visitor.agent, visitor.token) == holder), None
         )

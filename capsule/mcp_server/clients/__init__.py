@@ -1,3 +1,3 @@
-"""The programs that use the MCP server: where they look for it, how their settings are edited, and
-whether it works.
+"""The programs that use the MCP server: where their settings are, how these are edited, and whether
+an entry works.
 """

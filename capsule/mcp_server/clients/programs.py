@@ -1,12 +1,12 @@
-"""The programs that use MCP servers: where each looks for them, in which shape, and by which
-command it changes them.
+"""The programs that use MCP servers: the places of their settings, the form of an entry, and the
+commands that change it.
 
-What must stay true: everything that is known of a program stands in its row; a row's files are
-given from the one that counts most. Nothing here looks at the machine; what it must know is passed
-in.
+`CLIENTS` has one row for each program, found in its documentation on 2026-11-21. `make clients`
+runs some of the programs, and checks that they read what is written here.
 
-Looked up on 2026-11-21; `make clients` runs some of them and sees that they read what is written
-here.
+What must stay true: everything that is particular to a program is in its row. The files of a row
+are ordered: the first is the one that counts most. This module does not look at the machine: it
+gets paths and variables as `MachinePaths`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-#: What the server is called in a program's settings.
+#: The name of the entry in a program's settings.
 NAME = "capsule"
 Scope = Literal["user", "project"]
 
-#: What of the environment decides where the programs look; nothing else of it is asked for.
+#: The environment variables that decide where the programs look. No other is read.
 VARIABLES = (
     *("APPDATA", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "FLATPAK_XDG_CONFIG_HOME", "GEMINI_CLI_HOME"),
     *("OPENCODE_CONFIG_DIR", "XDG_CONFIG_HOME"),
@@ -39,18 +39,27 @@ _DIRECTORIES = {
 
 @dataclass(frozen=True, slots=True)
 class MachinePaths:
-    """Where things are on this machine: a `sys.platform`, and absolute paths."""
+    """The paths of this machine that decide where settings are.
+
+    Attributes:
+        platform: A value of `sys.platform`.
+        home: The home folder, absolute.
+        project: The current folder, absolute.
+        environment: The values of those of `VARIABLES` that are set.
+        programs: The paths of those of `PROGRAMS` that are installed, by name.
+    """
 
     platform: str
     home: str
     project: str
-    #: The values of `VARIABLES` that are set, and the paths of those of `PROGRAMS` that are
-    #: installed.
+
     environment: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, templates: str) -> str:
-        """The path of the first template whose directory is known; `|` stands between them."""
+        """Return the path of the first template whose directory is known. Templates are separated
+        by `|`.
+        """
         windows = self.platform == "win32"
         for template in templates.split("|"):
             directory, *names = template.split("/")
@@ -59,15 +68,16 @@ class MachinePaths:
         raise AssertionError(templates)
 
     def _directory(self, name: str, windows: bool) -> str:
+        """Return the directory that a template begins with. Empty: it is unknown on this machine."""
         if name in _DIRECTORIES:
             return self.path(_DIRECTORIES[name])
-        own = {
+        folders = {
             "PROJECT": self.project,
             "HOME": self.home,
             "MACOS": self.home if self.platform == "darwin" else "",
         }
-        if name in own:
-            return own[name]
+        if name in folders:
+            return folders[name]
         if name == "WINDOWS":
             return self.path("APPDATA|HOME/AppData/Roaming") if windows else ""
         value = self.environment.get(name, "")
@@ -85,12 +95,18 @@ class LaunchCommand:
 
     @property
     def store(self) -> str | None:
-        """The store that the arguments name, the last one; None: they name none."""
-        named = [word for at, word in enumerate(self.args) if at and self.args[at - 1] == "--store"]
-        named += [
+        """Return the store that the arguments name, the last one if there are several. None: there
+        is none.
+        """
+        stores = [
+            word
+            for position, word in enumerate(self.args)
+            if position and self.args[position - 1] == "--store"
+        ]
+        stores += [
             word.removeprefix("--store=") for word in self.args if word.startswith("--store=")
         ]
-        return named[-1] if named else None
+        return stores[-1] if stores else None
 
 
 Shape = Literal["plain", "typed", "one list"]
@@ -101,18 +117,19 @@ class McpProgram:
     """A program that uses MCP servers.
 
     Attributes:
-        name: What the command line calls it.
-        title: What people call it.
-        user: Its files in the user's settings, as templates of `MachinePaths.path`.
-        project: Its files in a project; none: it has none there. A file that ends in .toml is TOML,
-            others are JSON.
+        name: Its name on the command line.
+        title: Its name for people.
+        user: The files of the user's settings, as templates of `MachinePaths.path`.
+        project: The files of a project's settings. Empty: it has none. A file that ends in .toml is
+            TOML, others are JSON.
         servers: The names that lead to the table of servers.
-        shape: How an entry names the command.
+        shape: The form of an entry.
         then: What a person does after a change.
-        program: Its command, when it has one for its servers.
-        adds: The arguments with which that adds a server; without {scope}, in the user's settings
-            alone.
-        removes: The arguments with which it takes ours out.
+        program: The command that manages its servers. Empty: it has none.
+        adds: The arguments with which this command adds a server. Without {scope}, it changes only
+            the
+            user's settings.
+        removes: The arguments with which it removes our server.
     """
 
     name: str
@@ -127,26 +144,26 @@ class McpProgram:
     removes: str = ""
 
     def files(self, scope: Scope, places: MachinePaths) -> tuple[str, ...]:
-        """The files of a scope, absolute, the one that counts first; none when it has no such
-        scope.
+        """Return the files of a scope, absolute, the one that counts most first. Empty: it has no
+        such scope.
         """
         return tuple(map(places.path, self.user if scope == "user" else self.project))
 
     def entry(self, launch: LaunchCommand) -> dict[str, Any]:
-        """What an entry says."""
+        """Return the content of an entry."""
         if self.shape == "one list":
             return {"type": "local", "command": [launch.command, *launch.args]}
         kind = {"type": "stdio"} if self.shape == "typed" else {}
         return {**kind, "command": launch.command, "args": list(launch.args)}
 
-    def adding(
+    def add_commands(
         self, scope: Scope, places: MachinePaths, launch: LaunchCommand
     ) -> tuple[tuple[str, ...], ...]:
-        """The command that adds our entry, if there is one."""
+        """Return the command that adds our entry. Empty: the program has none."""
         return self._command(self.adds, scope, places, launch)
 
-    def removing(self, scope: Scope, places: MachinePaths) -> tuple[tuple[str, ...], ...]:
-        """The command that takes our entry out, if there is one."""
+    def remove_commands(self, scope: Scope, places: MachinePaths) -> tuple[tuple[str, ...], ...]:
+        """Return the command that removes our entry. Empty: the program has none."""
         return self._command(self.removes, scope, places, LaunchCommand(""))
 
     def _command(
@@ -158,7 +175,7 @@ class McpProgram:
             or (scope == "project" and "{scope}" not in words)
         ):
             return ()
-        filled = {
+        values = {
             "{scope}": (scope,),
             "{name}": (NAME,),
             "{command}": (launch.command,),
@@ -168,7 +185,7 @@ class McpProgram:
         return (
             (
                 places.programs[self.program],
-                *(part for word in words.split() for part in filled.get(word, (word,))),
+                *(part for word in words.split() for part in values.get(word, (word,))),
             ),
         )
 

@@ -1,11 +1,11 @@
-"""The entry of this server in a program's settings: read, put in, taken out.
+"""Read, add and remove the entry of this server in a program's settings.
 
-What must stay true: nothing but the entry called `capsule` changes in what settings say; an entry
-of that name that starts something else is left alone unless it was said to be replaced; and a
-change is worked out whole before anything is done, so that it can be shown first. It is made by the
-program's own command where there is one, else in the file if that is plain JSON, or is not there
-yet. A file of TOML, or one that would lose comments, is left alone: the person is told what to
-paste.
+A change is planned first, as a `SettingsChange`, and then applied. The program's own command makes
+it, if there is one. Otherwise the file is changed if it is plain JSON or does not exist yet. A file
+of TOML, or one that would lose comments, is not changed: a person gets the text to paste.
+
+What must stay true: only the entry `capsule` changes. An entry of that name that starts another
+program stays, unless it is to be replaced. A plan is complete before anything is done.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from capsule.disk.whole_files import replace_file, translate_errors
 from capsule.errors import InvalidDocument, InvalidInput, Problem, Refused
 from capsule.mcp_server.clients.programs import NAME, LaunchCommand, MachinePaths, McpProgram, Scope
 
-#: What one program or another replaces by the value of a variable or by a file: no path may look
-#: like that.
+#: Texts that some program replaces by the value of a variable or by a file.
 _REPLACED = re.compile(r"\$\{|\$[A-Za-z_]|\{(?:env|file):|%[A-Za-z_]+%")
-# A text, kept; or a comment. A text, kept; or a comma behind the last value.
+# A string, which stays, or a comment. A string, which stays, or a comma after the last value.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TRAILING = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 _COMMAND_S = 60
@@ -39,20 +38,20 @@ _COMMAND_S = 60
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
-    """Our entry in the settings file at `path`: what it says."""
+    """The entry of this server in the settings file at `path`, with its value."""
 
     path: str
     value: dict[str, Any]
 
     @property
-    def off(self) -> bool:
-        """Whether it is switched off."""
+    def is_disabled(self) -> bool:
+        """Return whether the entry is switched off."""
         return self.value.get("disabled") is True or self.value.get("enabled") is False
 
     @property
     def launch(self) -> LaunchCommand | None:
-        """How it starts the server, in any of the shapes; None: it starts no program, or none that
-        can be read.
+        """Return how the entry starts the server, in any form. None: it starts no program, or can't
+        be read.
         """
         value = self.value
         command, args = value.get("command"), value.get("args", [])
@@ -77,8 +76,8 @@ class ServerEntry:
         )
 
     @property
-    def ours(self) -> bool:
-        """Whether it starts a `capsule`."""
+    def starts_capsule(self) -> bool:
+        """Return whether the entry starts a `capsule`."""
         if self.launch is None:
             return False
         words = (self.launch.command, *self.launch.args)
@@ -90,8 +89,8 @@ class ServerEntry:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """A change to a program's settings file; without commands and without a new text there
-    is none.
+    """A planned change of a program's settings. Without commands and without a new text, nothing
+    changes.
     """
 
     client: McpProgram
@@ -108,17 +107,17 @@ class SettingsChange:
     launch: LaunchCommand | None = None
 
     @property
-    def changes(self) -> bool:
-        """Whether there is something that `apply` does."""
+    def has_effect(self) -> bool:
+        """Return whether `apply` changes something."""
         return bool(self.commands) or self.after is not None
 
     def diff(self) -> str:
-        """The change of the file, as a unified diff."""
+        """Return the change of the file as a unified diff."""
         old = "/dev/null" if self.before is None else self.path
-        before, after = (
+        old_data, after = (
             (text or "").splitlines(keepends=True) for text in (self.before, self.after)
         )
-        lines = difflib.unified_diff(before, after, old, self.path)
+        lines = difflib.unified_diff(old_data, after, old, self.path)
         return "".join(
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             for line in lines
@@ -133,44 +132,45 @@ def install(
     *,
     force: bool = False,
 ) -> SettingsChange:
-    """Work out how a program comes to use the server.
+    """Plan how a program gets the entry.
 
     Args:
-        launch: How the server is started. The options of an entry of ours that it does not give are
+        client: The program.
+        scope: The scope of the settings.
+        places: The paths of this machine.
+        launch: How the server is started. Options of the present entry that it does not name are
             kept.
-        force: Whether an entry of our name that starts something else is replaced.
+        force: Whether to replace an entry of our name that starts another program.
 
     Raises:
-        InvalidInput: The program has no such scope, or would read a word of `launch` as something
-            else.
-        InvalidDocument: The file can't be read as what it should be; the message has line and
-            column.
-        Refused: There is an entry of our name that isn't ours.
+        InvalidInput: The program has no such scope, or would replace a part of `launch`.
+        InvalidDocument: The file can't be read. The message has line and column.
+        Refused: An entry of our name starts another program.
     """
     ensure_literal((launch.command, *launch.args))
     file = _files(client, scope, places)[0]
     entry = file.entry()
     if entry is not None:
-        file.ensure_ours(entry, force)
-        if entry.ours and entry.launch is not None:
+        file.ensure_starts_capsule(entry, force)
+        if entry.starts_capsule and entry.launch is not None:
             launch = replace(
                 launch, args=(*launch.args, *_preserved_options(entry.launch.args, launch.args))
             )
-    wanted = client.entry(launch)
-    value = {**entry.value, **wanted} if entry is not None and entry.ours else wanted
+    new_value = client.entry(launch)
+    value = (
+        {**entry.value, **new_value} if entry is not None and entry.starts_capsule else new_value
+    )
     if entry is not None and value == entry.value:
         return SettingsChange(client, scope, file.path, launch=launch)
-    if commands := client.adding(scope, places, launch):
+    if commands := client.add_commands(scope, places, launch):
         if entry is not None:
-            commands = (*client.removing(scope, places), *commands)
+            commands = (*client.remove_commands(scope, places), *commands)
         return SettingsChange(client, scope, file.path, commands, launch=launch)
     return replace(file.plan(scope, value), launch=launch)
 
 
 def ensure_literal(words: Iterable[str]) -> None:
-    """Raise InvalidInput when a program would read one of the words that start the server as
-    something else.
-    """
+    """Raise InvalidInput if a program would replace a part of the words that start the server."""
     for word in words:
         if _REPLACED.search(word):
             raise InvalidInput(
@@ -179,33 +179,34 @@ def ensure_literal(words: Iterable[str]) -> None:
 
 
 def _preserved_options(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
-    """The options of the server that an entry has and a new one says nothing of."""
+    """Return the options of the server in the old arguments that the new ones do not name."""
     groups: list[list[str]] = []
     for word in old[old.index("mcp") + 1 :] if "mcp" in old else ():
         if word.startswith("--"):
             groups.append([word])
         elif groups:
             groups[-1].append(word)
-    given = {word.partition("=")[0] for word in new}
-    return [word for group in groups if group[0].partition("=")[0] not in given for word in group]
+    new_options = {word.partition("=")[0] for word in new}
+    return [
+        word for group in groups if group[0].partition("=")[0] not in new_options for word in group
+    ]
 
 
 def uninstall(
     client: McpProgram, scope: Scope, places: MachinePaths, *, force: bool = False
 ) -> list[SettingsChange]:
-    """Work out how a program comes to forget the server: a plan for every file of the scope that
-    has our entry.
+    """Plan how a program loses the entry. Return a plan for every file of the scope that has it.
 
     Raises:
         InvalidInput: The program has no such scope.
-        InvalidDocument: A file can't be read as what it should be; the message has line and column.
-        Refused: There is an entry of our name that isn't ours, and no `force`.
+        InvalidDocument: A file can't be read. The message has line and column.
+        Refused: An entry of our name starts another program, and `force` is not set.
     """
     plans, files = [], _files(client, scope, places)
-    commands = client.removing(scope, places)
+    commands = client.remove_commands(scope, places)
     for file in files:
         if entry := file.entry():
-            file.ensure_ours(entry, force)
+            file.ensure_starts_capsule(entry, force)
             plans.append(
                 SettingsChange(client, scope, file.path, commands)
                 if commands
@@ -215,35 +216,35 @@ def uninstall(
 
 
 def entries(client: McpProgram, scope: Scope, places: MachinePaths) -> Iterator[ServerEntry]:
-    """Our entries in a program's settings. Raises InvalidDocument: a file can't be read as what it
-    should be.
+    """Yield the entries of this server in a program's settings. Raises InvalidDocument: a file
+    can't be read.
     """
     for path in client.files(scope, places):
         if entry := read_settings(client, path).entry():
             yield entry
 
 
-def apply(plan: SettingsChange, places: MachinePaths, copies: str) -> str | None:
-    """Do what a plan says.
+def apply(plan: SettingsChange, places: MachinePaths, backup_folder: str) -> str | None:
+    """Apply a plan. Return the path of the backup of a changed file. None: no file was changed, or
+    it is new.
 
     Args:
-        copies: The directory for a copy of a file that is changed; made when it isn't there.
-
-    Returns:
-        The path of the copy; None: no file was changed, or it is a new one.
+        plan: The plan.
+        places: The paths of this machine.
+        copies: The folder for the backup, which is made if it does not exist.
 
     Raises:
-        Refused, StorageFailed: The program's own command failed, or the system did not let it.
-        StoreBusy: Another program changed the file meanwhile.
+        Refused, StorageFailed: The program's own command failed, or the system refused.
+        StoreBusy: Another program changed the file in the meantime.
     """
     for command in plan.commands:
         _run(command, places)
-    return _replace(plan, copies) if plan.after is not None else None
+    return _replace(plan, backup_folder) if plan.after is not None else None
 
 
 def _run(command: tuple[str, ...], places: MachinePaths) -> None:
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=places.project,
             stdin=subprocess.DEVNULL,
@@ -253,33 +254,34 @@ def _run(command: tuple[str, ...], places: MachinePaths) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(f"{' '.join(command)}: {error}", path=command[0]) from error
-    if done.returncode:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+    if completed.returncode:
+        error_output = (completed.stderr or completed.stdout).decode("utf-8", "replace").strip()
         raise Refused(
-            f"{' '.join(command)}: exit code {done.returncode}: {said[-1000:]}", path=command[0]
+            f"{' '.join(command)}: exit code {completed.returncode}: {error_output[-1000:]}",
+            path=command[0],
         )
 
 
-def _replace(plan: SettingsChange, copies: str) -> str | None:
-    """Put the new text in the place of the old, after having kept a copy; a symlink to the file
-    stays one.
+def _replace(plan: SettingsChange, backup_folder: str) -> str | None:
+    """Replace the text of the file, after a backup was written. A symlink to the file stays a
+    symlink.
     """
     assert plan.after is not None
-    target, copy_at, before = os.path.realpath(plan.path), None, None
+    target, backup, old_data = os.path.realpath(plan.path), None, None
     if plan.before is not None:
-        before = plan.before.encode()
+        old_data = plan.before.encode()
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-        copy_at = os.path.join(copies, f"{os.path.basename(target).lstrip('.')}-{stamp}.bak")
-        with translate_errors(copy_at, "write"):
-            os.makedirs(copies, mode=0o700, exist_ok=True)
-        replace_file(copy_at, None, before)
+        backup = os.path.join(backup_folder, f"{os.path.basename(target).lstrip('.')}-{stamp}.bak")
+        with translate_errors(backup, "write"):
+            os.makedirs(backup_folder, mode=0o700, exist_ok=True)
+        replace_file(backup, None, old_data)
     # What is new may come to hold secrets of other servers: only its owner may read it.
-    replace_file(target, before, plan.after.encode())
-    return copy_at
+    replace_file(target, old_data, plan.after.encode())
+    return backup
 
 
 def _text(path: str) -> str | None:
-    """The text of a file; None: there is no file."""
+    """Return the text of a file. None: it does not exist."""
     with translate_errors(path, "read"):
         try:
             with open(path, "rb") as file:
@@ -293,8 +295,8 @@ def _text(path: str) -> str | None:
 
 
 def _files(client: McpProgram, scope: Scope, places: MachinePaths) -> list[SettingsFile]:
-    """The files of a scope, the one for our entry first: it has the entry, or is there, or counts
-    most.
+    """Return the files of a scope. The first is the one for our entry: the one that has it, else
+    one that exists, else the one that counts most.
     """
     files = [read_settings(client, path) for path in client.files(scope, places)]
     if not files:
@@ -304,7 +306,14 @@ def _files(client: McpProgram, scope: Scope, places: MachinePaths) -> list[Setti
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A settings file as it was read: its text, None where there is no file, and what that says."""
+    """A settings file as it was read.
+
+    Attributes:
+        client: The program.
+        path: The path of the file.
+        text: Its text. None: it does not exist.
+        value: Its parsed content.
+    """
 
     client: McpProgram
     path: str
@@ -313,8 +322,8 @@ class SettingsFile:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The names that lead to our entry. OpenCode 2 has `mcp.servers`, and reads `mcp` as
-        OpenCode 1 does.
+        """Return the names that lead to our entry. OpenCode 2 uses `mcp.servers`, and also reads
+        `mcp` like OpenCode 1.
         """
         if self.client.name == "opencode" and isinstance(self.value.get("mcp"), dict):
             nested = self.value["mcp"].get("servers")
@@ -323,17 +332,17 @@ class SettingsFile:
         return (*self.client.servers, NAME)
 
     def entry(self) -> ServerEntry | None:
-        """Our entry."""
-        held: Any = self.value
+        """Return our entry. None: there is none."""
+        value: Any = self.value
         for key in self.keys:
-            held = held.get(key) if isinstance(held, dict) else None
-        if held is None:
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is None:
             return None
-        return ServerEntry(self.path, held if isinstance(held, dict) else {})
+        return ServerEntry(self.path, value if isinstance(value, dict) else {})
 
-    def ensure_ours(self, entry: ServerEntry, force: bool) -> None:
-        """Raise Refused when the entry of our name starts something else, unless that is to go."""
-        if not entry.ours and not force:
+    def ensure_starts_capsule(self, entry: ServerEntry, force: bool) -> None:
+        """Raise Refused if the entry of our name starts another program, unless `force` is set."""
+        if not entry.starts_capsule and not force:
             reason = (
                 f"{self.path}: {'.'.join(self.keys)} starts another program, and stays; to "
                 "remove it, add --force"
@@ -341,7 +350,7 @@ class SettingsFile:
             raise Refused(reason, path=self.path)
 
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> SettingsChange:
-        """The plan that has the entry say `value`, or that takes it out when that is None."""
+        """Return the plan that sets our entry to `value`. None removes the entry."""
         is_toml = self.path.endswith(".toml")
         # A text or a list of texts is written in TOML as in JSON.
         lines = (
@@ -368,24 +377,24 @@ class SettingsFile:
         return SettingsChange(self.client, scope, self.path, paste=paste)
 
     def _json(self, value: dict[str, Any] | None) -> str | None:
-        return self.saying(_set_nested(copy.deepcopy(self.value), self.keys, value))
+        return self.text_with(_set_nested(copy.deepcopy(self.value), self.keys, value))
 
-    def saying(self, wanted: dict[str, Any]) -> str | None:
-        """The text of the file when it says `wanted`, in its own layout; None: it would lose
-        comments.
+    def text_with(self, new_value: dict[str, Any]) -> str | None:
+        """Return the text of the file with a new content, in its own layout. None: comments would
+        be lost.
         """
         text = self.text or ""
         if text.strip() and not _is_exact(text):
             return None
         indent = re.search(r"\n([ \t]+)", text)
-        after = json.dumps(wanted, indent=indent[1] if indent else 2, ensure_ascii=False)
+        after = json.dumps(new_value, indent=indent[1] if indent else 2, ensure_ascii=False)
         newline = "\r\n" if "\r\n" in text else "\n"
         return after.replace("\n", newline) + (newline if not text or text.endswith("\n") else "")
 
 
 def _set_nested(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None) -> Any:
-    """`document`, with the value under these names; or without it, and without a table that held
-    nothing else.
+    """Set the value under these names, and return the document. None removes it, and each table
+    that is empty then.
     """
     table = document
     if value is not None:
@@ -398,8 +407,8 @@ def _set_nested(document: Any, keys: tuple[str, ...], value: dict[str, Any] | No
 
 
 def _is_exact(text: str) -> bool:
-    """Whether `json` carries a document as it is: no comments, no name twice, no number that it
-    writes otherwise.
+    """Return whether `json` reads and writes a document without a loss: no comments, no name twice,
+    no number that it writes differently.
     """
 
     def literally(text: str) -> Any:
@@ -412,9 +421,7 @@ def _is_exact(text: str) -> bool:
 
 
 def read_settings(client: McpProgram, path: str) -> SettingsFile:
-    """Read a settings file, which need not be there. Raises InvalidDocument: it can't be read as
-    what it should be.
-    """
+    """Read a settings file, which may be missing. Raises InvalidDocument: it can't be parsed."""
     text = _text(path)
     try:
         if path.endswith(".toml"):
@@ -438,7 +445,9 @@ def read_settings(client: McpProgram, path: str) -> SettingsFile:
 
 
 def _without_comments(text: str) -> str:
-    """A document without comments and trailing commas, every other character in its place."""
+    """Return a document without comments and trailing commas. All other characters keep their
+    places.
+    """
     for pattern in (_COMMENT, _TRAILING):
         text = pattern.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
     return text

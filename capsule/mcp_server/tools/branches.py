@@ -1,8 +1,7 @@
-"""The tools for the branches of a conversation: one that adds and switches, one that takes messages
-out.
+"""The tools for branches: one adds and switches branches, the other removes messages.
 
-What must stay true: one call is one action of the store; messages are taken out only when the user
-agreed to these very ones; and an argument that an action has no use for is refused.
+What must stay true: one call is one action of the store. Messages are removed only after the user
+agreed to the removal of exactly these. An argument that an action does not use is refused.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from capsule.format.models import Message
 
 Action = Literal["switch", "next", "previous", "edit", "regenerate", "fork"]
-_NEEDS_MESSAGE = ("switch", "edit")
-_MAKES_MESSAGE = ("edit", "regenerate")
+_ACTIONS_WITH_MESSAGE = ("switch", "edit")
+_ACTIONS_WITH_CONTENT = ("edit", "regenerate")
 _STEPS = {"switch": 0, "next": 1, "previous": -1}
 
 
@@ -61,9 +60,9 @@ def branch(
     """switch to the branch of message, or to the next/previous version beside it; edit: put a new
     version beside a message; regenerate: another answer beside one; fork: copy the branch up to
     message into a new conversation."""
-    if action in _NEEDS_MESSAGE and not message:
+    if action in _ACTIONS_WITH_MESSAGE and not message:
         raise InvalidInput(f"action {action} needs message: its id, @N or @last")
-    if (action in _MAKES_MESSAGE) != bool(content):
+    if (action in _ACTIONS_WITH_CONTENT) != bool(content):
         needs = "needs content: the text of the new message" if not content else "takes no content"
         raise InvalidInput(f"action {action} {needs}")
     if idempotencyKey and action in _STEPS:
@@ -74,16 +73,17 @@ def branch(
             forked = store.forks.create(
                 id, at=message or None, created_by=author_of_call(ctx), key=key
             )
-            made = conversation_output(forked, store.instance_id)
+            forked_output = conversation_output(forked, store.instance_id)
             return tool_result(
-                f"Forked from {id}: {conversation_line(made)}", BranchOutput(id=made.id)
+                f"Forked from {id}: {conversation_line(forked_output)}",
+                BranchOutput(id=forked_output.id),
             )
         case "edit":
-            return _beside(
+            return _new_version_result(
                 id, store.branches.revise(id, message, content, key=key, **author_field(ctx))
             )
         case "regenerate":
-            return _beside(
+            return _new_version_result(
                 id,
                 store.branches.regenerate(
                     id, content, message or None, key=key, **author_field(ctx)
@@ -91,27 +91,28 @@ def branch(
             )
     switched = store.branches.switch(id, message or None, step=_STEPS[action])
     leaf = visible(switched.leaf)
-    done, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
-    said = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
+    verb, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
+    outcome = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
     return tool_result(
-        f"{done}: the active branch of conversation {id} {said}.", BranchOutput(id=id, leaf=leaf)
+        f"{verb}: the active branch of conversation {id} {outcome}.", BranchOutput(id=id, leaf=leaf)
     )
 
 
-def _beside(id: str, message: Message) -> CallToolResult:
+def _new_version_result(id: str, message: Message) -> CallToolResult:
+    """Return the result of a call that made an alternative of a message."""
     leaf = visible(str(message.id))
-    said = (
+    outcome = (
         f"Made: message {word(leaf)} (@{message.at}) of conversation {id}; the active branch "
         "leads through it."
     )
-    return tool_result(said, BranchOutput(id=id, leaf=leaf))
+    return tool_result(outcome, BranchOutput(id=id, leaf=leaf))
 
 
 def delete_messages(
     ctx: Context,
     id: Id,
-    leaving: Annotated[PlannedRemoval, Resolve(confirmations.planned_removal)],
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_remove)],
+    removal_plan: Annotated[PlannedRemoval, Resolve(confirmations.planned_removal)],
+    answer: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_remove)],
     message: Annotated[str, Field(description="Id, @N or @last; for all but other_branches")] = "",
     what: Annotated[
         What, Field(description="other_branches: all but the active branch")
@@ -120,27 +121,27 @@ def delete_messages(
 ) -> Annotated[CallToolResult, BranchOutput]:
     """Move a message and all its answers, or it alone, or the other branches to the trash, after
     asking the user. Your own message goes alone."""
-    ensure_confirmed(asked)
+    ensure_confirmed(answer)
     store, id = resolve_conversation(ctx, id)
-    if not leaving.ids:
+    if not removal_plan.ids:
         return tool_result(
             f"Nothing was done: conversation {id} has no other branch.", BranchOutput(id=id)
         )
     is_agreed = confirmations.can_ask(ctx)  # Else all that goes is the caller's own.
-    if leaving.message:
+    if removal_plan.message:
         removal = store.branches.remove(
             id,
-            leaving.message,
-            keep_children=leaving.alone,
-            expected=leaving.ids,
+            removal_plan.message,
+            keep_children=removal_plan.alone,
+            expected=removal_plan.ids,
             is_agreed=is_agreed,
         )
     else:
-        removal = store.branches.trim(id, expected=leaving.ids, is_agreed=is_agreed)
+        removal = store.branches.trim(id, expected=removal_plan.ids, is_agreed=is_agreed)
     leaf = visible(removal.leaf) if removal.leaf else None
-    now = f"the active branch ends at message {word(leaf)}" if leaf else "no message is left"
-    said = (
-        f"Deleted from conversation {id}: {leaving.count}; {now}. The user can bring them "
+    end_text = f"the active branch ends at message {word(leaf)}" if leaf else "no message is left"
+    outcome = (
+        f"Deleted from conversation {id}: {removal_plan.count}; {end_text}. The user can bring them "
         f"back: capsule restore {id}"
     )
-    return tool_result(said, BranchOutput(id=id, leaf=leaf, removed=len(removal.ids)))
+    return tool_result(outcome, BranchOutput(id=id, leaf=leaf, removed=len(removal.ids)))

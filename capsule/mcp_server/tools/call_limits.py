@@ -1,11 +1,10 @@
-"""The calls of tools on one server: the threads that those which write run in, and those that were
-made before.
+"""Limit the threads of calls that write, and recognise seconds_since_same_call calls.
 
 What must stay true: calls that wait for one conversation, which another process may hold for
-seconds, take few of the threads; so they delay neither calls on other conversations nor calls that
-read, which run in threads of their own. A call that was made before is recognised, never held back,
-because what looks the same may be meant; and calls of two agents, of two sessions or of two
-projects (an agent's id belongs to one) are never taken for one. This knows no tool.
+seconds, use few of the threads. So they delay neither calls on other conversations nor calls that
+read, which run in threads of their own. A seconds_since_same_call call is recognised but never held back, because
+it may be intended. Calls of two agents, of two sessions or of two projects (an agent's id belongs
+to one) are never taken for the same. This module knows no tool.
 """
 
 from __future__ import annotations
@@ -21,33 +20,34 @@ import anyio
 import anyio.to_thread
 import orjson
 
+#: Threads for calls that write, in all and for one conversation.
 _THREADS = 64
 _THREADS_PER_CONVERSATION = 4
-#: How long a call is known, in seconds; and how many calls are.
+#: The seconds after which a call is forgotten, and the most calls that are remembered.
 _MEMORY_S, _MAX_CALLS = 600.0, 10_000
 
 
 class WriteLimiter:
-    """Whose turn it is to write, on one server."""
+    """The limits for calls that write, on one server."""
 
     def __init__(self) -> None:
         self._threads = anyio.CapacityLimiter(_THREADS)
-        self._turns: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()
+        self._limiters: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()
 
-    def in_turn(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """`call` run in a thread when it is its turn. It names its conversation, if any, as `id` or
-        `conversation`.
+    def limited(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """Return `call` as a coroutine that runs it in a thread within the limits. The call names
+        its conversation, if any, as `id` or `conversation`.
         """
 
         @functools.wraps(call)
         async def run(**arguments: Any) -> Any:
             id = str(arguments.get("id") or arguments.get("conversation") or "")
-            turn = self._turns.get(id)
-            if turn is None:
-                turn = self._turns[id] = anyio.CapacityLimiter(
+            limiter = self._limiters.get(id)
+            if limiter is None:
+                limiter = self._limiters[id] = anyio.CapacityLimiter(
                     _THREADS_PER_CONVERSATION if id else _THREADS
                 )
-            async with turn:
+            async with limiter:
                 return await anyio.to_thread.run_sync(
                     functools.partial(call, **arguments), limiter=self._threads
                 )
@@ -56,31 +56,32 @@ class WriteLimiter:
 
 
 class RecentCalls:
-    """The calls of the last ten minutes that were carried out. Not thread-safe."""
+    """The calls of the last ten minutes that succeeded. Not thread-safe."""
 
     def __init__(self) -> None:
-        #: When each was made last, the oldest first, by the monotonic clock.
-        self._made: dict[tuple[str | None, str, bytes], float] = {}
+        #: The time of each call by the monotonic clock, in seconds, the oldest first.
+        self._call_times: dict[tuple[str | None, str, bytes], float] = {}
 
-    def repeated(
+    def seconds_since_same_call(
         self, agent: str | None, session: str, tool: str, inputs: Mapping[str, Any]
     ) -> float | None:
-        """Note a call that was carried out.
+        """Remember a call that succeeded.
 
         Args:
-            agent: Who made it; None: the store's owner.
+            agent: The agent that made it. None: the owner of the store.
             session: The session that it belongs to.
             tool: The name of the tool.
-            inputs: Its arguments, as JSON.
+            inputs: Its arguments as JSON.
 
         Returns:
-            The seconds since the same call was carried out before; None: it was not, or more than
-            ten minutes ago.
+            The seconds since the same call succeeded before. None: it did not within ten minutes.
         """
-        inside = sha256(orjson.dumps([tool, inputs], option=orjson.OPT_SORT_KEYS)).digest()
+        digest = sha256(orjson.dumps([tool, inputs], option=orjson.OPT_SORT_KEYS)).digest()
         now = time.monotonic()
-        before = self._made.pop((agent, session, inside), None)
-        self._made[agent, session, inside] = now
-        if len(self._made) > _MAX_CALLS:
-            del self._made[next(iter(self._made))]
-        return now - before if before is not None and now - before <= _MEMORY_S else None
+        last_call_s = self._call_times.pop((agent, session, digest), None)
+        self._call_times[agent, session, digest] = now
+        if len(self._call_times) > _MAX_CALLS:
+            del self._call_times[next(iter(self._call_times))]
+        if last_call_s is None or now - last_call_s > _MEMORY_S:
+            return None
+        return now - last_call_s

@@ -1,9 +1,12 @@
-"""The questions to the user before something is done, and the answers where the client can't ask.
+"""Ask the user before something is done, or handle a client that can't ask.
 
-What must stay true: nothing is done unless the user said yes. A client that can ask always asks.
-Only where it can't does `confirm: true` count, with which the model says that it asked the user;
-and not even that is enough to replace or remove words of a person. The SDK carries a question in
-either era of the protocol: a request in the middle of the call, or an answer that asks for more.
+Each tool that needs consent has a function `ask_to_...`. The SDK calls it before the tool, and
+gives the tool the user's answer. The question is a request during the call, or a result that asks
+for more, by the era of the protocol.
+
+What must stay true: nothing is done unless the user agreed. A client that can ask always asks. Only
+if it can't, `confirm: true` counts, by which the model says that it asked the user. Even that is
+not enough to replace or remove the text of a person.
 """
 
 from __future__ import annotations
@@ -28,13 +31,14 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
 
 
-#: What `delete_messages` takes out.
+#: The messages that `delete_messages` removes.
 What = Literal["with_answers", "alone", "other_branches"]
-_ASKS_IN_ITS_ANSWER = "2026-07-28"
+#: From this version of the protocol on, a result can ask a question.
+_QUESTION_IN_RESULT = "2026-07-28"
 
 
 class Confirmation(BaseModel):
-    """The user's answer. Another form of it counts as no (`errors.of_tool`)."""
+    """The user's answer. An answer of another form counts as no (`errors.tool_error`)."""
 
     # The title is part of the form that the client gets.
     model_config = ConfigDict(extra="forbid", strict=True, title="Yes")
@@ -45,11 +49,11 @@ def can_ask(ctx: Context) -> bool:
     """Return whether the client can ask its user."""
     if ctx.protocol_version is None:
         return False
-    asks = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
-    if asks is None or (asks.form is None and asks.url is not None):
+    elicitation = ctx.client_capabilities.elicitation if ctx.client_capabilities else None
+    if elicitation is None or (elicitation.form is None and elicitation.url is not None):
         return False
     return (
-        is_version_at_least(ctx.protocol_version, _ASKS_IN_ITS_ANSWER)
+        is_version_at_least(ctx.protocol_version, _QUESTION_IN_RESULT)
         or ctx.session.can_send_request
     )
 
@@ -57,8 +61,15 @@ def can_ask(ctx: Context) -> bool:
 def _ask(
     ctx: Context, question: str, confirm: bool, *, instead: str = ""
 ) -> Confirmation | Elicit[Confirmation]:
-    """The question; where the client can't ask, `confirm` is the answer, unless there is something
-    to do `instead`.
+    """Return the question for the client, or the answer of a client that can't ask.
+
+    Args:
+        ctx: The context of the call.
+        question: The question.
+        confirm: Whether the model says that it asked the user.
+        instead: What to do instead, if this is not enough. Empty: it is enough.
+
+    Raises ExplainedError: the client can't ask, and `confirm` is not enough.
     """
     if can_ask(ctx):
         return Elicit(question, Confirmation)
@@ -75,47 +86,47 @@ def _ask(
     )
 
 
-def ensure_confirmed(asked: ElicitationResult[Confirmation]) -> None:
-    """Raise unless the user said yes."""
-    if isinstance(asked, AcceptedElicitation):
-        if asked.data.yes:
+def ensure_confirmed(answer: ElicitationResult[Confirmation]) -> None:
+    """Raise ExplainedError unless the user agreed."""
+    if isinstance(answer, AcceptedElicitation):
+        if answer.data.yes:
             return
         said = "said no"
     else:
-        said = "declined" if asked.action == "decline" else "closed the question without an answer"
+        said = "declined" if answer.action == "decline" else "closed the question without an answer"
     raise ExplainedError(f"Nothing was done: the user {said}. {ASK_NO_MORE}")
 
 
-def _named(head: Head) -> str:
+def _title_and_id(head: Head) -> str:
     return f"{quoted(head.title)} ({head.id})" if head.title else head.id
 
 
 def ask_to_delete(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
-    """Delete this conversation?"""
+    """Ask whether to delete a conversation."""
     store, id = resolve_conversation(ctx, id)
     try:
-        named = _named(store.head(id))
+        description = _title_and_id(store.head(id))
         history: list[dict[str, Any]] = store.document(id)["history"]
-        are_own = all(author_relation(entry, access_of(ctx).name) == "own" for entry in history)
+        is_all_own = all(author_relation(entry, access_of(ctx).name) == "own" for entry in history)
     except InvalidDocument:
-        named, are_own = f"{id}, whose file is damaged", False
-    question = f"Delete the conversation {named}? It goes to the store's trash."
+        description, is_all_own = f"{id}, whose file is damaged", False
+    question = f"Delete the conversation {description}? It goes to the store's trash."
     return _ask(
         ctx,
         question,
         confirm,
-        instead="" if are_own else f"The user can do it: capsule delete {id}",
+        instead="" if is_all_own else f"The user can do it: capsule delete {id}",
     )
 
 
 class CurrentTitle(BaseModel):
-    """The title that stands there when the user is asked."""
+    """The title at the time of the question."""
 
     title: str
 
 
 def current_title(ctx: Context, id: str, title: str) -> CurrentTitle:
-    """The title that is to be replaced; empty when none is."""
+    """Return the title that the call replaces. Empty: it replaces none."""
     store = store_of(ctx)
     return CurrentTitle(title=store.head(store.resolve(id)).title if title else "")
 
@@ -125,20 +136,29 @@ def ask_to_retitle(
     id: str,
     title: str,
     confirm: bool,
-    standing: Annotated[CurrentTitle, Resolve(current_title)],
+    current_title: Annotated[CurrentTitle, Resolve(current_title)],
 ) -> Confirmation | Elicit[Confirmation]:
-    """Replace a title that a person gave?"""
+    """Ask whether to replace a title that a person gave."""
     if not title:
         return Confirmation()
     store = store_of(ctx)
-    head = replace(store.head(store.resolve(id)), title=standing.title)
+    head = replace(store.head(store.resolve(id)), title=current_title.title)
     if not head.named or head.title == title.strip(" \t"):
         return Confirmation()
-    return _ask(ctx, f"Replace the title of {_named(head)} by {quoted(title)}?", confirm)
+    return _ask(ctx, f"Replace the title of {_title_and_id(head)} by {quoted(title)}?", confirm)
 
 
 class PlannedRemoval(BaseModel):
-    """The messages that go when the user agrees; none of them where the call takes none out."""
+    """The messages that are removed if the user agrees. They may be none.
+
+    Attributes:
+        message: The id of the message that is removed. Empty: other branches are removed.
+        alone: Whether its answers stay.
+        words: The description of the messages for the question.
+        ids: The ids of all messages that are removed.
+        roles: The number of them by role.
+        are_own: Whether the caller wrote all of them.
+    """
 
     message: str = ""
     alone: bool = False
@@ -149,60 +169,60 @@ class PlannedRemoval(BaseModel):
 
     @property
     def count(self) -> str:
-        """How many messages there are, and how many of each role."""
+        """Return the number of messages, in all and of each role."""
         roles = ", ".join(f"{n} {word(role)}" for role, n in self.roles.items())
         return f"{counted(len(self.ids), 'message')} ({roles})"
 
 
 def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedRemoval:
-    """The messages that a call of `delete_messages` takes out."""
+    """Return the messages that a call of `delete_messages` removes."""
     if bool(message) == (what == "other_branches"):
         needs = "takes no message" if message else "needs message: its id, @N or @last"
         raise InvalidInput(f"what {what} {needs}")
     store, id = resolve_conversation(ctx, id)
     if not message:
         removal = store.branches.trim(id, dry_run=True)
-        are_own = _are_own(ctx, store.branches.tree(id)[0], removal.ids)
+        is_all_own = _are_own(ctx, store.branches.tree(id)[0], removal.ids)
         words = "everything outside of the active branch"
-        return PlannedRemoval(words=words, ids=removal.ids, roles=removal.roles, are_own=are_own)
+        return PlannedRemoval(words=words, ids=removal.ids, roles=removal.roles, are_own=is_all_own)
     history, _, _ = store.branches.tree(id)
-    place = find_message(history, message, id)
-    which, alone = str(history[place]["id"]), what == "alone"
+    position = find_message(history, message, id)
+    which, alone = str(history[position]["id"]), what == "alone"
     removal = store.branches.remove(id, which, keep_children=alone, dry_run=True)
     with_it = "and all that answers it" if len(removal.ids) > 1 else "and keep its answers"
-    said = f"message @{place} {quoted(history[place]['content'], 60)} {with_it}"
-    are_own = _are_own(ctx, history, removal.ids)
+    said = f"message @{position} {quoted(history[position]['content'], 60)} {with_it}"
+    is_all_own = _are_own(ctx, history, removal.ids)
     return PlannedRemoval(
         message=which,
         alone=alone,
         words=said,
         ids=removal.ids,
         roles=removal.roles,
-        are_own=are_own,
+        are_own=is_all_own,
     )
 
 
 def _are_own(ctx: Context, history: Iterable[Mapping[str, Any]], ids: Collection[str]) -> bool:
-    me = access_of(ctx).name
-    return all(author_relation(entry, me) == "own" for entry in history if entry["id"] in ids)
+    agent = access_of(ctx).name
+    return all(author_relation(entry, agent) == "own" for entry in history if entry["id"] in ids)
 
 
 def ask_to_remove(
     ctx: Context,
     id: str,
     confirm: bool,
-    leaving: Annotated[PlannedRemoval, Resolve(planned_removal)],
+    removal: Annotated[PlannedRemoval, Resolve(planned_removal)],
 ) -> Confirmation | Elicit[Confirmation]:
-    """Delete these messages?"""
-    if not leaving.ids:
+    """Ask whether to remove messages."""
+    if not removal.ids:
         return Confirmation()
     store, id = resolve_conversation(ctx, id)
     head = store.head(id)
-    planned_removal = f"{leaving.words}, {leaving.count}? They go to the store's trash."
-    question = f"Delete from the conversation {_named(head)}: {planned_removal}"
-    which = f"The user can do it: capsule delete {head.id} --which {leaving.message}"
-    command = which if leaving.message else f"The user can do it: capsule branch trim {head.id}"
-    return _ask(ctx, question, confirm, instead="" if leaving.are_own else command)
+    planned_removal = f"{removal.words}, {removal.count}? They go to the store's trash."
+    question = f"Delete from the conversation {_title_and_id(head)}: {planned_removal}"
+    which = f"The user can do it: capsule delete {head.id} --which {removal.message}"
+    command = which if removal.message else f"The user can do it: capsule branch trim {head.id}"
+    return _ask(ctx, question, confirm, instead="" if removal.are_own else command)
 
 
 class EditTarget(BaseModel):
@@ -210,8 +230,9 @@ class EditTarget(BaseModel):
 
     Attributes:
         id: Its id.
-        needs_yes: Whether the edit replaces words that are not the caller's own, so that the user
-            is asked.
+        needs_yes: Whether the edit replaces a text that is not the caller's own, so that the user
+            is
+            asked.
     """
 
     id: str
@@ -219,7 +240,7 @@ class EditTarget(BaseModel):
 
 
 def edit_target(ctx: Context, id: str, message: str, content: str) -> EditTarget:
-    """The message that a call means."""
+    """Return the message that a call edits."""
     store = store_of(ctx)
     found = store.find_message(store.resolve(id), message)
     is_own = (
@@ -229,43 +250,43 @@ def edit_target(ctx: Context, id: str, message: str, content: str) -> EditTarget
 
 
 def ask_to_edit(
-    ctx: Context, id: str, content: str, meant: Annotated[EditTarget, Resolve(edit_target)]
+    ctx: Context, id: str, content: str, target: Annotated[EditTarget, Resolve(edit_target)]
 ) -> Confirmation | Elicit[Confirmation]:
-    """Replace words that are not the caller's own?"""
-    if not meant.needs_yes:
+    """Ask whether to replace a text that is not the caller's own."""
+    if not target.needs_yes:
         return Confirmation()
     store, id = resolve_conversation(ctx, id)
-    message = store.find_message(id, meant.id)
-    beside = "To put a new version beside it: branch with action edit."
+    message = store.find_message(id, target.id)
+    hint = "To put a new version beside it: branch with action edit."
     if (
         author_relation({"role": message.role, "from": message.from_}, access_of(ctx).name)
         == "agent"
     ):
         raise ExplainedError(
-            f"Nothing was done: message {word(meant.id)} is by {quoted(str(message.from_))}, not "
-            f"by you. {beside}"
+            f"Nothing was done: message {word(target.id)} is by {quoted(str(message.from_))}, not "
+            f"by you. {hint}"
         )
     which = (
         f"message @{message.at} {quoted(message.content, 60)} of the conversation "
-        f"{_named(store.head(id))}"
+        f"{_title_and_id(store.head(id))}"
     )
     return _ask(
         ctx,
         f"Replace {which} by {quoted(content, 60)}? A copy stays in the trash.",
         confirm=False,
-        instead=f"The user can do it: capsule edit {id} --which {meant.id}. {beside}",
+        instead=f"The user can do it: capsule edit {id} --which {target.id}. {hint}",
     )
 
 
 def ask_to_take_over(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
-    """Take over the lock of somebody who is gone?"""
+    """Ask whether to take over a lock whose holder has ended."""
     store, id = resolve_conversation(ctx, id)
     head = store.head(id)
     state = store.locks.state(head)
     if state is None or state.state != "orphaned":
         return Confirmation()
     question = (
-        f"Take over the lock on {_named(head)}? Its holder is {describe_holder(head.lock or {})}, "
+        f"Take over the lock on {_title_and_id(head)}? Its holder is {describe_holder(head.lock or {})}, "
         "whose program has ended."
     )
     return _ask(ctx, question, confirm)
@@ -274,15 +295,15 @@ def ask_to_take_over(ctx: Context, id: str, confirm: bool) -> Confirmation | Eli
 def ask_to_unlock(
     ctx: Context, id: str, force: bool, confirm: bool
 ) -> Confirmation | Elicit[Confirmation]:
-    """Take the lock from somebody else?"""
+    """Ask whether to release the lock of somebody else."""
     store, id = resolve_conversation(ctx, id)
     head = store.head(id)
     state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
         return Confirmation()
-    gone = "whose program has ended" if state.state == "orphaned" else "who may be writing"
+    holder_state = "whose program has ended" if state.state == "orphaned" else "who may be writing"
     return _ask(
         ctx,
-        f"Take the lock on {_named(head)} from {describe_holder(head.lock or {})}, {gone}?",
+        f"Take the lock on {_title_and_id(head)} from {describe_holder(head.lock or {})}, {holder_state}?",
         confirm,
     )

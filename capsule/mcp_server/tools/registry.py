@@ -1,10 +1,9 @@
-"""The core's tools: which there are, and what a client learns of each. Those of rooms stand with
-their rooms.
+"""The tools of the core, and their schemas for clients. Rooms register their own tools.
 
-What must stay true: all that a client sends its model of the set of conversations (names,
-descriptions, schemas) is under 3,500 tokens, at most thirteen tools, of the set of messaging under
-3,000, and of a session under 2,000; a test measures it. Hence the schemas say only what a model
-needs: no titles, no nulls, and a part stands where it is used.
+What must stay true: the names, descriptions and schemas of the set of conversations cost under
+3,500 tokens and are at most thirteen tools. The set of messaging costs under 3,000, and that of a
+session under 2,000. A test measures it. So the schemas have only what a model needs: no titles, no
+nulls, and each part where it is used.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from mcp_types import ToolAnnotations
 
 from capsule.mcp_server.tools import branches, reading, writing
 
-#: What a client learns of a tool, besides its description.
+#: The hints for clients about a tool.
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-# What isn't said is false: that a tool only reads, and that it does the same when called twice.
+# A hint that is left out is false: read-only, and idempotent.
 ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 SETS = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 REPLACES = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
@@ -42,26 +41,29 @@ CONVERSATIONS: Tools = (
 )
 
 
-def lean(schema: Any, parts: Mapping[str, Any] = {}) -> Any:
-    """A schema that pydantic made, without what tells a model nothing; `parts` are parts that it
-    refers to.
+def lean(schema: Any, definitions: Mapping[str, Any] = {}) -> Any:
+    """Return a schema of pydantic without the parts that tell a model nothing.
+
+    Args:
+        schema: The schema, or a part of it.
+        definitions: The schemas that it may refer to, by name.
     """
     if isinstance(schema, list):
-        return [lean(item, parts) for item in schema]
+        return [lean(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    parts = {**parts, **schema.get("$defs", {})}
+    definitions = {**definitions, **schema.get("$defs", {})}
     if "$ref" in schema:
-        return lean(parts[schema["$ref"].rpartition("/")[2]], parts)
+        return lean(definitions[schema["$ref"].rpartition("/")[2]], definitions)
     options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     if len(options) == 1:
         schema = {key: value for key, value in schema.items() if key != "anyOf"} | options[0]
-    kept: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in schema.items():
         if key == "properties":
-            kept[key] = {name: lean(part, parts) for name, part in value.items()}
+            result[key] = {name: lean(part, definitions) for name, part in value.items()}
         elif key == "$defs" or (key == "title" and isinstance(value, str)):
             continue
         elif key != "default" or value not in (None, False, 0, "", [], {}):
-            kept[key] = lean(value, parts)
-    return kept
+            result[key] = lean(value, definitions)
+    return result

@@ -1,9 +1,9 @@
-"""A summary written by the client's own model, where the client still offers that (sampling, up to
-2025-11-25).
+"""Let the client's own model write a summary, if the client offers that (sampling, until the
+protocol of 2025-11-25).
 
-What must stay true: a model is only asked for a summary that the call itself does not bring; what
-is stored goes to it as data, fenced as in every answer; and the summary is one of what the model
-was given to read, not of what came later.
+What must stay true: the model is asked only for a summary that the call does not bring. The
+conversation is given to it fenced, as data. The summary records the last message that the model
+read, not a later one.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from capsule.untrusted_text import TextFence, quoted, visible, word
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
-#: Of the transcript that the model gets, and of what it may write, in tokens.
+#: The most tokens of the transcript for the model, and of the model's text.
 _READ, _WRITTEN = 50_000, 4_000
 
 
 class SummaryText(BaseModel):
-    """The text of a summary, and how far its source went when the client's model read it."""
+    """The text of a summary, and the last message that the client's model read."""
 
     text: str
     mark: Mark | None = None
 
 
 async def summary_text(ctx: Context, content: str, summaryOf: str) -> SummaryText:
-    """The summary to store: the one that was given, else one that the client's model writes."""
+    """Return the summary to store: the given one, else one by the client's model."""
     capabilities = ctx.client_capabilities
     is_offered = (
         capabilities is not None
@@ -51,31 +51,32 @@ async def summary_text(ctx: Context, content: str, summaryOf: str) -> SummaryTex
     )
     if content or not summaryOf or not is_offered:
         return SummaryText(text=content)
-    mark, asked = await anyio.to_thread.run_sync(_prompt, ctx, summaryOf)
+    mark, prompt = await anyio.to_thread.run_sync(_prompt, ctx, summaryOf)
     request = CreateMessageRequest(
         params=CreateMessageRequestParams(
-            messages=[SamplingMessage(role="user", content=TextContent(text=asked))],
+            messages=[SamplingMessage(role="user", content=TextContent(text=prompt))],
             max_tokens=_WRITTEN,
         )
     )
-    related = ServerMessageMetadata(related_request_id=ctx.request_id)
-    got = await ctx.session.send_request(request, CreateMessageResult, metadata=related)
-    if not isinstance(got.content, TextContent) or not got.content.text.strip():
+    metadata = ServerMessageMetadata(related_request_id=ctx.request_id)
+    completion = await ctx.session.send_request(request, CreateMessageResult, metadata=metadata)
+    if not isinstance(completion.content, TextContent) or not completion.content.text.strip():
         raise ExplainedError(
             "Nothing was made: the client's model wrote no summary. Give one as content."
         )
-    return SummaryText(text=got.content.text, mark=mark)
+    return SummaryText(text=completion.content.text, mark=mark)
 
 
 def read_up_to(store: CoreStore, summary_of: str) -> tuple[str, str | None]:
-    """The conversation in `ID` or `ID:MESSAGE`, and the last message that was read for its summary;
-    None: its end.
+    """Parse `ID` or `ID:MESSAGE`. Return the conversation's id, and the last message that was read
+    for the summary. None: the end.
     """
     conversation, _, message = summary_of.partition(":")
     return store.resolve(conversation), message or None
 
 
 def _prompt(ctx: Context, conversation: str) -> tuple[Mark, str]:
+    """Return the mark of the conversation's end, and the prompt for the model."""
     from capsule.format.text.tokens import estimate
     from capsule.format.text.transcript import transcript
 

@@ -1,8 +1,7 @@
-"""Waiting in a call: it occupies no thread, and the client is notified meanwhile that the call goes
-on.
+"""Wait in a call without occupying a thread, and notify the client that the call goes on.
 
-What must stay true: the wait ends with the call: at once when the client cancels it or has said all
-that it will say, within seconds when it leaves.
+What must stay true: the wait ends with the call: at once if the client cancels it or closes its
+input, and within seconds if the client disconnects.
 """
 
 from __future__ import annotations
@@ -27,54 +26,57 @@ _PROGRESS_S = 5
 async def wait_with_progress(
     ctx: Context[Any, Any], seconds: float, purpose: str, wait: Callable[..., Awaitable[T]]
 ) -> T:
-    """Wait, with a progress notification now and every five seconds.
+    """Wait, and send a progress notification at once and then every five seconds.
 
     Args:
-        seconds: How long it takes at most.
-        purpose: What is waited for, for the client's user: "waiting for changes".
-        wait: Waits for `timeout_s` seconds. When the input of the client has ended, it is asked
-            again, for none.
+        ctx: The context of the call.
+        seconds: The longest wait.
+        purpose: What the call waits for, in words for the user: "waiting for changes".
+        wait: Waits for `timeout_s` seconds. It is called again with 0 if the client has closed its
+            input.
 
-    Raises what `wait` raises. ExplainedError: the client has left.
+    Raises:
+        ExplainedError: The client has disconnected.
+        CapsuleError: As `wait` does.
     """
     result: T | None = None
-    ended = stores_of(ctx).ended
-    failed: CapsuleError | None = None
+    input_ended = stores_of(ctx).ended
+    failure: CapsuleError | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_report_progress, ctx, seconds, purpose, tasks.cancel_scope)
-        tasks.start_soon(_cancel_after, ended, tasks.cancel_scope)
+        tasks.start_soon(_cancel_after, input_ended, tasks.cancel_scope)
         try:
             result = await wait(timeout_s=seconds)
         except CapsuleError as error:  # A task group would wrap it.
-            failed = error
+            failure = error
         tasks.cancel_scope.cancel()
-    if result is None and failed is None and ended.is_set():
+    if result is None and failure is None and input_ended.is_set():
         result = await wait(timeout_s=0)
     if result is None:
-        raise failed or ExplainedError("the client has left")
+        raise failure or ExplainedError("the client has left")
     return result
 
 
 async def is_disconnected(ctx: Context[Any, Any]) -> bool:
-    """Whether nobody waits for the answer of a call: over HTTP, a client's connection may break
-    meanwhile.
+    """Return whether nobody waits for the result of a call any more, because an HTTP connection
+    broke.
     """
     request: Any = ctx.request_context.request
     return request is not None and await request.is_disconnected()
 
 
-async def _cancel_after(ended: anyio.Event, wait: anyio.CancelScope) -> None:
-    await ended.wait()
+async def _cancel_after(input_ended: anyio.Event, wait: anyio.CancelScope) -> None:
+    await input_ended.wait()
     wait.cancel()
 
 
 async def _report_progress(
     ctx: Context[Any, Any], seconds: float, purpose: str, wait: anyio.CancelScope
 ) -> None:
-    begun = time.monotonic()
+    start_s = time.monotonic()
     while True:
         if await is_disconnected(ctx):
             wait.cancel()
-        wait_with_progress = time.monotonic() - begun
-        await ctx.report_progress(round(wait_with_progress, 1), seconds, purpose)
+        elapsed_s = time.monotonic() - start_s
+        await ctx.report_progress(round(elapsed_s, 1), seconds, purpose)
         await anyio.sleep(_PROGRESS_S)

@@ -1,8 +1,8 @@
 """The tools that change something.
 
-What must stay true: a tool is its arguments, a call of the store, and an answer; what a person may
-not want is asked first (`questions`). The parameters have the names that clients see, hence their
-camelCase.
+What must stay true: a tool checks its arguments, makes one call of the store, and returns an
+output. The user is asked before anything that a person may not want (`confirmations`). The
+parameters have the names that clients see, so they are in camelCase.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def create_conversation(
             created_by=author_of_call(ctx),
             key=key,
         )
-    made = conversation_output(head, store.instance_id)
-    return tool_result(f"Made: {conversation_line(made)}", made)
+    output = conversation_output(head, store.instance_id)
+    return tool_result(f"Made: {conversation_line(output)}", output)
 
 
 def append_message(
@@ -115,22 +115,22 @@ def append_message(
 ) -> Annotated[CallToolResult, AppendOutput]:
     """Write a message into a conversation's own history. It is on disk when this answers."""
     store, id = resolve_conversation(ctx, id)
-    more = author_field(ctx, sender)
+    author = author_field(ctx, sender)
     repeated = False
     if idempotencyKey:
         message, repeated = store.append_once(
-            id, idempotencyKey, role=role, content=content, **more
+            id, idempotencyKey, role=role, content=content, **author
         )
     else:
-        message = store.append(id, role=role, content=content, **more)
-    written = AppendOutput(**_written(id, message).model_dump(), repeated=repeated)
-    said = "Was appended before under this key; nothing was done now" if repeated else "Appended"
+        message = store.append(id, role=role, content=content, **author)
+    output = AppendOutput(**_write_output(id, message).model_dump(), repeated=repeated)
+    outcome = "Was appended before under this key; nothing was done now" if repeated else "Appended"
     return tool_result(
-        f"{said}: message {word(written.message)} (@{written.at}) of conversation {id}.", written
+        f"{outcome}: message {word(output.message)} (@{output.at}) of conversation {id}.", output
     )
 
 
-def _written(id: str, message: Message) -> WriteOutput:
+def _write_output(id: str, message: Message) -> WriteOutput:
     assert message.id is not None
     assert message.at is not None
     return WriteOutput(id=id, message=visible(message.id), at=message.at)
@@ -141,25 +141,27 @@ def edit_message(
     id: Id,
     message: Annotated[str, Field(description="Id, @N or @last")],
     content: Annotated[str, Field(description="Its whole new text")],
-    meant: Annotated[EditTarget, Resolve(confirmations.edit_target)],
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_edit)],
+    target: Annotated[EditTarget, Resolve(confirmations.edit_target)],
+    answer: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_edit)],
 ) -> Annotated[CallToolResult, WriteOutput]:
     """Replace a message's text: your own, or the user's after asking them. The old text stays in
     the trash.
     """
-    ensure_confirmed(asked)
+    ensure_confirmed(answer)
     store, id = resolve_conversation(ctx, id)
-    written = _written(id, store.edits.message(id, meant.id, content, is_agreed=meant.needs_yes))
+    output = _write_output(
+        id, store.edits.message(id, target.id, content, is_agreed=target.needs_yes)
+    )
     return tool_result(
-        f"Edited: message {word(written.message)} (@{written.at}) of conversation {id}.", written
+        f"Edited: message {word(output.message)} (@{output.at}) of conversation {id}.", output
     )
 
 
 def update_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_retitle)],
-    standing: Annotated[CurrentTitle, Resolve(confirmations.current_title)],
+    answer: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_retitle)],
+    current_title: Annotated[CurrentTitle, Resolve(confirmations.current_title)],
     title: Annotated[str, Field(description="Its new title")] = "",
     tags: Annotated[
         list[str] | None, Field(description="All its tags; they replace the present ones")
@@ -173,12 +175,12 @@ def update_conversation(
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, ConversationOutput]:
     """Change the given fields. Asks the user before it replaces a title of the user's."""
-    ensure_confirmed(asked)
+    ensure_confirmed(answer)
     store, id = resolve_conversation(ctx, id)
     head = store.update(
         id,
         title=title or None,
-        instead_of=standing.title,
+        instead_of=current_title.title,
         tags=tags,
         pinned=pinned,
         archived=archived,
@@ -191,30 +193,30 @@ def update_conversation(
 def delete_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_delete)],
+    answer: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_delete)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.DeletionOutput]:
     """Move a conversation to the trash, after asking the user."""
-    ensure_confirmed(asked)
+    ensure_confirmed(answer)
     store, id = resolve_conversation(ctx, id)
     # A client that can't ask is let through only where all messages are its own.
-    trashed = store.delete(id, is_agreed=confirmations.can_ask(ctx))
-    deleted = results.DeletionOutput(id=trashed.id, deleted_at=trashed.deleted_at)
+    item = store.delete(id, is_agreed=confirmations.can_ask(ctx))
+    deleted = results.DeletionOutput(id=item.id, deleted_at=item.deleted_at)
     return tool_result(
-        f"Deleted: {trashed.id}. The user can bring it back: capsule restore {trashed.id}", deleted
+        f"Deleted: {item.id}. The user can bring it back: capsule restore {item.id}", deleted
     )
 
 
 def lock_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_take_over)],
+    answer: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_take_over)],
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockOutput]:
     """Lock a chat: only you can write to it until unlock_conversation, or until this
     server ends.
     """
-    ensure_confirmed(asked)
+    ensure_confirmed(answer)
     store, id = resolve_conversation(ctx, id)
     client = ctx.session.client_params
     program = None
@@ -227,17 +229,17 @@ def lock_conversation(
 def unlock_conversation(
     ctx: Context,
     id: Id,
-    asked: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_unlock)],
+    answer: Annotated[ElicitationResult[Confirmation], Resolve(confirmations.ask_to_unlock)],
     force: Annotated[
         bool, Field(description="Also somebody else's lock, after asking the user")
     ] = False,
     confirm: Confirm = False,
 ) -> Annotated[CallToolResult, results.LockOutput]:
     """Release the lock you hold."""
-    ensure_confirmed(asked)
+    ensure_confirmed(answer)
     store, id = resolve_conversation(ctx, id)
-    had = store.locks.release(id, force=force)
+    was_locked = store.locks.release(id, force=force)
     return tool_result(
-        f"Unlocked: {id}." if had else f"{id} was not locked.",
+        f"Unlocked: {id}." if was_locked else f"{id} was not locked.",
         results.LockOutput(id=id, locked=False),
     )

@@ -50,15 +50,14 @@ if TYPE_CHECKING:
     from capsule.mcp_server.transport.tokens import Tokens
 
 
-#: Where on the server the protocol is spoken, and where the events are.
+#: The paths of the protocol and of the events.
 PATH: Final = "/mcp"
 EVENTS: Final = "/events"
-#: Seconds that open requests still have when the server stops. Streams end at once.
+#: Seconds for open requests when the server stops. Streams end at once.
 LAST_ANSWERS_S: Final = 0.7
-#: Seconds that uvicorn has after that, and that the answer to a DELETE waits for the release of the
-#: locks.
+#: Seconds for uvicorn after that, and for the release of locks before a DELETE is answered.
 CLOSING_S: Final = 0.5
-#: Seconds in which the log has one refusal of a Host or an Origin, for each address.
+#: Seconds in which one refusal of a Host or an Origin is logged for each address.
 _LOG_PERIOD_S: Final = 60.0
 #: Messages in place of the SDK's own.
 _REFUSALS: Final = {
@@ -69,19 +68,22 @@ _REFUSALS: Final = {
 
 
 class HttpGuard:
-    """The application that uvicorn calls, around the SDK's; `ended` gets the id of a session that
-    its client ended.
+    """ASGI middleware around the SDK's application.
+
+    Args:
+        app: The application.
+        ended: Called with the id of a session that its client closed.
     """
 
     def __init__(self, app: ASGIApp, ended: Callable[[str], None]) -> None:
         self._app, self._ended = app, ended
         self._open: dict[anyio.CancelScope, Scope] = {}
-        self._is_over = False
-        #: When a client's Host or Origin was last refused with a line in the log, by its address.
-        self._complaints: dict[str, float] = {}
+        self._is_closing = False
+        #: The time of the last logged refusal of a Host or an Origin, by the client's address.
+        self._refusal_times: dict[str, float] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the application's life."""
+        """Serve one request, or the start and end of the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -90,11 +92,11 @@ class HttpGuard:
         with anyio.CancelScope() as cancel:
             self._open[cancel] = scope
             try:
-                if not self._is_over:
+                if not self._is_closing:
                     await self._app(scope, answer.receive, answer.send)
             finally:
                 del self._open[cancel]
-        if cancel.cancelled_caught or self._is_over:
+        if cancel.cancelled_caught or self._is_closing:
             await answer.finish()
 
     def cancel_requests_except(self, holders: set[str]) -> None:
@@ -105,10 +107,10 @@ class HttpGuard:
                 cancel.cancel()
 
     async def close(self) -> None:
-        """Accept no more requests, end streams at once, and give other requests an instant to be
-        answered.
+        """Accept no more requests, end streams at once, and give other requests `LAST_ANSWERS_S` to
+        be answered.
         """
-        self._is_over = True
+        self._is_closing = True
         for cancel, scope in self._open.items():
             if scope["method"] == "GET":
                 cancel.cancel()
@@ -119,65 +121,74 @@ class HttpGuard:
             cancel.cancel()
 
     async def release(self, session: str) -> None:
-        """Release a session's locks before the answer that it has ended; a call of it may delay
-        this.
+        """Release a session's locks before its end is answered. If a call delays the release,
+        answer after `CLOSING_S`.
         """
         with anyio.move_on_after(CLOSING_S):
             await anyio.to_thread.run_sync(self._ended, session, abandon_on_cancel=True)
 
-    def log_refusal(self, scope: Scope, words: str) -> None:
-        """Log the refusal of a Host or an Origin: for each address one a minute."""
+    def log_refusal(self, scope: Scope, reason: str) -> None:
+        """Log the refusal of a Host or an Origin, for each address once a minute."""
         now, client = time.monotonic(), (scope.get("client") or ("",))[0]
-        self._complaints = {
-            each: at for each, at in self._complaints.items() if now - at < _LOG_PERIOD_S
+        self._refusal_times = {
+            address: logged_s
+            for address, logged_s in self._refusal_times.items()
+            if now - logged_s < _LOG_PERIOD_S
         }
-        if self._complaints.setdefault(client, now) == now:
+        if self._refusal_times.setdefault(client, now) == now:
             headers = dict(scope["headers"])
-            value = headers.get(b"host" if "Host" in words else b"origin", b"").decode("latin-1")
+            value = headers.get(b"host" if "Host" in reason else b"origin", b"").decode("latin-1")
             logging.getLogger("capsule").warning(
-                "refused a request of %s: %s: %s", client, words, visible(value[:200])
+                "refused a request of %s: %s: %s", client, reason, visible(value[:200])
             )
 
 
 def _normalized(scope: Scope) -> Scope:
-    """A request whose Host and Origin can be compared, and that asks for no stream of the protocol
-    to be resumed.
+    """Return a request with a Host and an Origin in lower case. It has no `Last-Event-ID`, unless
+    it is for the events: streams of the protocol are not resumed.
     """
     folded = (b"host", b"origin")
     headers = [
         (name, value.lower() if name in folded else value) for name, value in scope["headers"]
     ]
-    kept = [pair for pair in headers if pair[0] != b"last-event-id" or scope["path"] == EVENTS]
-    return {**scope, "headers": kept}
+    forwarded_headers = [
+        pair for pair in headers if pair[0] != b"last-event-id" or scope["path"] == EVENTS
+    ]
+    return {**scope, "headers": forwarded_headers}
 
 
 class _GuardedResponse:
-    """The answer to one request, as far as it was sent; a refusal becomes a JSON-RPC error."""
+    """The response to one request. A refusal becomes a JSON-RPC error.
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, edge: HttpGuard) -> None:
-        self._scope, self._receive, self._send, self._edge = scope, receive, send, edge
+    The chunks of the request are stored until the application accepts it, because its refusal must
+    have the id of the request.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, guard: HttpGuard) -> None:
+        self._scope, self._receive, self._send, self._guard = scope, receive, send, guard
         self._request_chunks: list[bytes] = []
         self._start: MutableMapping[str, Any] = {}
         self._is_complete = False
         self._body = b""
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """Receive what the client sends, and keep it until it is accepted."""
+        """Receive a part of the request, and store it until the request is accepted."""
         message = await self._receive()
         self._request_chunks.append(message.get("body", b""))
         return message
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Send what the application answers."""
+        """Send a part of the response."""
         if message["type"] == "http.response.start":
-            # The SDK takes a request with no valid id for a notification, and accepts it.
-            is_lost = message["status"] == 202 and self._unacceptable()
-            self._start = {**message, "status": 400} if is_lost else message
+            # The SDK takes a request without a valid id for a notification, and accepts it.
+            self._start = message
+            if message["status"] == 202 and self._malformed_error():
+                self._start = {**message, "status": 400}
             if self._start["status"] < 400:
                 self._request_chunks.clear()
                 if self._scope["method"] == "DELETE":
                     session = dict(self._scope["headers"]).get(b"mcp-session-id", b"")
-                    await self._edge.release(session.decode("latin-1"))
+                    await self._guard.release(session.decode("latin-1"))
                 await self._send(message)
             return
         self._is_complete = not message.get("more_body", False)
@@ -188,8 +199,8 @@ class _GuardedResponse:
         if self._is_complete:
             await self._refuse()
 
-    def _unacceptable(self) -> bytes:
-        """The error for a body that is no message; empty: it is one, or none is needed."""
+    def _malformed_error(self) -> bytes:
+        """Return the error for a request that is no valid message. Empty: it is valid."""
         if self._scope["method"] == "POST":
             try:
                 parse_message(b"".join(self._request_chunks))
@@ -199,17 +210,19 @@ class _GuardedResponse:
 
     async def _refuse(self) -> None:
         status, body = self._start["status"], self._body
-        if status == 400 and (error := self._unacceptable()):
+        if status == 400 and (error := self._malformed_error()):
             body = error
         elif b'"jsonrpc"' not in body:
-            words = _REFUSALS.get(status) or body.decode("utf-8", "replace") or "refused"
+            reason = _REFUSALS.get(status) or body.decode("utf-8", "replace") or "refused"
             if status in (403, 421):
-                self._edge.log_refusal(self._scope, words)
-                words += "; allow a name with --allow-host NAME"
-            body = encode_error(None, INVALID_REQUEST, words)
-        own = (b"content-type", b"content-length")
+                self._guard.log_refusal(self._scope, reason)
+                reason += "; allow a name with --allow-host NAME"
+            body = encode_error(None, INVALID_REQUEST, reason)
+        replaced_headers = (b"content-type", b"content-length")
         headers = [
-            (name, value) for name, value in self._start["headers"] if name.lower() not in own
+            (name, value)
+            for name, value in self._start["headers"]
+            if name.lower() not in replaced_headers
         ]
         headers += [
             (b"content-type", b"application/json"),
@@ -219,7 +232,7 @@ class _GuardedResponse:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def finish(self) -> None:
-        """End the answer where it stands."""
+        """End the response early, when the server stops."""
         if self._is_complete:
             return
         if self._start.get("status", 503) < 400:
@@ -235,32 +248,35 @@ class _GuardedResponse:
 
 
 def events_endpoint(
-    stores: HttpClientStores, named: TransportSecuritySettings
+    stores: HttpClientStores, security: TransportSecuritySettings
 ) -> Callable[[Request], Awaitable[Response]]:
-    """What answers `GET /events?since=CURSOR&topics=LIST` on a server that may be called by these
-    names.
+    """Return the handler of `GET /events?since=CURSOR&topics=LIST`.
+
+    Args:
+        stores: The stores of the server.
+        security: The accepted values of the headers Host and Origin.
     """
-    guard = TransportSecurityMiddleware(named)
+    guard = TransportSecurityMiddleware(security)
 
     async def events(request: Request) -> Response:
         if not request.user.is_authenticated:
             return Response(
                 status_code=401, headers={"www-authenticate": 'Bearer error="invalid_token"'}
             )
-        if (refused := await guard.validate_request(request)) is not None:
-            return refused
-        asked = request.query_params
-        since = request.headers.get("last-event-id") or asked.get("since")
+        if (refusal := await guard.validate_request(request)) is not None:
+            return refusal
+        parameters = request.query_params
+        since = request.headers.get("last-event-id") or parameters.get("since")
         try:
-            wanted = check_topics(filter(None, asked.get("topics", "").split(",")))
+            topics = check_topics(filter(None, parameters.get("topics", "").split(",")))
             store = await anyio.to_thread.run_sync(stores.store_of_holder, request.user.username)
-            first = await anyio.to_thread.run_sync(partial(store.changes, since))
+            batch = await anyio.to_thread.run_sync(partial(store.changes, since))
         except CapsuleError as error:
             return Response(
                 error.message, status_code=400 if isinstance(error, InvalidInput) else 503
             )
         stream = stream_events(
-            partial(stores.store_of_holder, request.user.username), wanted, first
+            partial(stores.store_of_holder, request.user.username), topics, batch
         )
         return StreamingResponse(
             stream, media_type="text/event-stream", headers={"cache-control": "no-store"}
@@ -270,16 +286,16 @@ def events_endpoint(
 
 
 _MAX_SESSIONS: Final = 500
-#: Seconds between two looks for revoked tokens and idle holders.
-_TIDY_S: Final = 2.0
+#: Seconds between two checks for revoked tokens and idle holders.
+_CHECK_PERIOD_S: Final = 2.0
 
 
 def _security(listener: ListeningSocket, hosts: tuple[str, ...]) -> TransportSecuritySettings:
-    """Which values of the headers Host and Origin are accepted.
+    """Return the accepted values of the headers Host and Origin.
 
-    On loopback that is what keeps out a web page whose name was made to point here (DNS rebinding).
-    Elsewhere the server can't know its names, and a page has no token; so there they are checked
-    when `hosts` says them.
+    On loopback they keep out a web page whose name was made to point here (DNS rebinding).
+    Elsewhere the server can't know its own names, and a web page has no token. So they are checked
+    there only if `hosts` names them.
     """
     names = listener.names(name for host in hosts for name in (host, f"{host}:*"))
     origins = [f"{scheme}://{name}" for name in names for scheme in ("http", "https")]
@@ -289,26 +305,26 @@ def _security(listener: ListeningSocket, hosts: tuple[str, ...]) -> TransportSec
 
 
 class _TokenVerifier:
-    """Looks each token up in the file of tokens."""
+    """Looks up each token in the file of tokens."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
 
     async def verify_token(self, token: str) -> AccessToken | None:
         try:
-            known = self._tokens.holder_of(token)
+            stored = self._tokens.holder_of(token)
         except CapsuleError as error:
             log.error("no client is admitted: %s", error)
             return None
-        if known is None:
+        if stored is None:
             return None
         return AccessToken(
-            token="", client_id=known.name, scopes=[known.scope], expires_at=known.expires_s
+            token="", client_id=stored.name, scopes=[stored.scope], expires_at=stored.expires_s
         )
 
 
 def token_options(tokens: Tokens) -> dict[str, Any]:
-    """The options of a server whose every request needs one of these tokens."""
+    """Return the options of a server that needs one of these tokens for every request."""
     # Without a resource's address, the SDK uses the issuer's for nothing.
     nowhere = AnyHttpUrl("http://localhost")
     settings = AuthSettings(issuer_url=nowhere, resource_server_url=None)
@@ -324,45 +340,50 @@ def serve(
     hosts: tuple[str, ...] = (),
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until a signal comes; never returns.
+    """Serve until a signal comes. Never returns.
 
     Args:
-        server: Built with the options of `token_options`.
-        hosts: Further names by which clients may call the server, such as that of a proxy before
-            it.
+        server: The server, built with the options of `token_options`.
+        stores: The stores of the clients. They are closed at the end.
+        listener: The socket.
+        tokens: The tokens.
+        hosts: Further names by which clients may call the server, such as the name of a proxy.
         ready: Called when requests are answered.
     """
     settings = stores.server_store().settings
-
-    named = _security(listener, hosts)
+    security = _security(listener, hosts)
     server.custom_route("/health", methods=["GET"])(_health)
-    server.custom_route(EVENTS, methods=["GET"])(events_endpoint(stores, named))
+    server.custom_route(EVENTS, methods=["GET"])(events_endpoint(stores, security))
     app = server.streamable_http_app(
         streamable_http_path=PATH,
-        transport_security=named,
-        # A session is a lease: one that is idle for as long as a lock may be has gone, and its
-        # locks with it.
+        transport_security=security,
+        # A session ends after it was idle as long as a lock may be. Its locks end with it.
         session_idle_timeout=settings.lock_ttl_s,
         max_sessions=_MAX_SESSIONS,
-        # A message of the largest size, with every letter beyond ASCII escaped, and room for what
-        # is around it.
+        # The largest message with every character escaped, and room for the rest of the request.
         max_request_body_size=3 * settings.message_bytes + (1 << 20),
     )
-    outer = HttpGuard(app, stores.end)
+    guard = HttpGuard(app, stores.end)
 
     async def ending() -> None:
         run_in_daemon_thread(stores.release)
-        await outer.close()
+        await guard.close()
 
-    # It logs each refusal of a Host or an Origin, and the edge one a minute.
+    # The SDK would log every refusal of a Host or an Origin. The guard logs one a minute.
     logging.getLogger(transport_security.__name__).setLevel(logging.ERROR)
     _raise_open_file_limit()
-    works: list[Callable[[], Coroutine[Any, Any, None]]] = [
-        partial(_close_idle_loop, outer, stores, tokens),
+    tasks: list[Callable[[], Coroutine[Any, Any, None]]] = [
+        partial(_close_idle_loop, guard, stores, tokens),
         *server.background_tasks(),
     ]
     http_process.run(
-        outer, listener, ready, stores.close, last_s=CLOSING_S, beside=works, ending=ending
+        guard,
+        listener,
+        ready,
+        stores.close,
+        last_s=CLOSING_S,
+        background_tasks=tasks,
+        ending=ending,
     )
 
 
@@ -370,22 +391,23 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _close_idle_loop(outer: HttpGuard, stores: HttpClientStores, tokens: Tokens) -> None:
+async def _close_idle_loop(guard: HttpGuard, stores: HttpClientStores, tokens: Tokens) -> None:
+    """End requests of revoked tokens and close idle stores, every `_CHECK_PERIOD_S`."""
     while True:
-        await anyio.sleep(_TIDY_S)
+        await anyio.sleep(_CHECK_PERIOD_S)
         try:
-            holders = {token.name for token in tokens.all() if not token.is_over(time.time())}
+            holders = {token.name for token in tokens.all() if not token.has_expired(time.time())}
         except CapsuleError:
             holders = set()
-        outer.cancel_requests_except(holders)
+        guard.cancel_requests_except(holders)
         await anyio.to_thread.run_sync(stores.close_idle, holders)
 
 
 def _raise_open_file_limit() -> None:
-    """Raise the limit of open files as far as it goes: each session needs some."""
+    """Raise the limit of open files as far as permitted, because each session needs some."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        topics = 65536 if hard_limit == resource.RLIM_INFINITY else min(hard_limit, 65536)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (topics, hard_limit))

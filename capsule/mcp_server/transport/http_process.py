@@ -1,7 +1,7 @@
-"""Run an HTTP server in this process, from the port that it takes to its end.
+"""Run an HTTP server in this process, from listening at a port to the end of the process.
 
-What must stay true: when a signal asks the process to end, it ends, whatever clients hold open. This
-module knows nothing of the application that it serves.
+What must stay true: a signal ends the process, whatever clients keep open. This module knows
+nothing about the application that it serves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListeningSocket:
-    """A socket that listens; on loopback, this machine alone can reach it."""
+    """A socket that listens. On loopback only this machine can reach it."""
 
     socket: socket.socket
     host: str
@@ -37,28 +37,30 @@ class ListeningSocket:
 
     @property
     def url(self) -> str:
-        """Its address, as clients write it."""
+        """Return its address as clients write it."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def names(self, hosts: Iterable[str], *local: str) -> list[str]:
-        """What the header `Host` may say. On loopback that keeps out a web page whose name was made
-        to point here.
+        """Return the accepted values of the header `Host`. On loopback they keep out a web page
+        whose name was made to point here.
 
         Args:
             hosts: Further names by which clients may call the server.
             local: Further names of loopback, without the port.
         """
-        own = ["127.0.0.1", "localhost", "[::1]", *local] if self.is_loopback else []
+        loopback_names = ["127.0.0.1", "localhost", "[::1]", *local] if self.is_loopback else []
         return [
-            *(f"{host}:{self.port}" for host in own),
+            *(f"{host}:{self.port}" for host in loopback_names),
             *map(str.lower, hosts),
-            *(own if self.port == 80 else []),
+            *(loopback_names if self.port == 80 else []),
         ]
 
 
 def parse(text: str) -> tuple[str, int]:
-    """The host and the port in `[HOST:]PORT` or `[IPv6]:PORT`; the host is loopback by default.
-    Raises InvalidInput.
+    """Return the host and the port of `[HOST:]PORT` or `[IPv6]:PORT`. Without a host it is
+    loopback.
+
+    Raises InvalidInput: it is not an address.
     """
     match = re.fullmatch(
         r"(?:(?P<host>[^\[\]:]*|\[[0-9A-Fa-f:.]+(?:%[^\[\]]+)?\]):)?(?P<port>[0-9]{1,5})", text
@@ -72,20 +74,20 @@ def parse(text: str) -> tuple[str, int]:
 
 
 def listen(host: str, port: int) -> ListeningSocket:
-    """Take a port; 0 for any that is free.
+    """Listen at a port. 0 is any free port.
 
     Raises:
-        Refused: It is taken, or not for everyone.
-        InvalidInput: The host is none of this machine.
+        Refused: The port is taken, or not permitted.
+        InvalidInput: The host is not an address of this machine.
     """
     try:
         places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise InvalidInput(f"the host {host!r} is unknown here: {error.strerror}") from None
     # IPv4 first, where a name such as `localhost` stands for both.
-    family, _, _, _, place = min(places, key=lambda each: each[0] != socket.AF_INET)
+    family, _, _, _, socket_address = min(places, key=lambda address: address[0] != socket.AF_INET)
     try:
-        listening = socket.create_server(place[:2], family=family, backlog=128)
+        listening = socket.create_server(socket_address[:2], family=family, backlog=128)
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
             raise InvalidInput(f"{host} is not an address of this machine") from None
@@ -95,8 +97,8 @@ def listen(host: str, port: int) -> ListeningSocket:
                 f"port {port} of {host} is taken by another program; choose another, or 0 for any"
             )
         raise Refused(problem, path=f"{host}:{port}") from None
-    # Its connections inherit it. asyncio sets it only where a socket names its protocol; without
-    # it, the body of an answer waits 40 ms until the other side has confirmed the head.
+    # Connections inherit this option. Without it the body of a response waits 40 ms, until the
+    # client has confirmed the head. asyncio sets it only for a socket that names its protocol.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listening.getsockname()[:2]
     return ListeningSocket(
@@ -115,20 +117,20 @@ def run(
     close: Callable[[], None],
     *,
     last_s: float,
-    beside: Iterable[Callable[[], Coroutine[Any, Any, None]]] = (),
+    background_tasks: Iterable[Callable[[], Coroutine[Any, Any, None]]] = (),
     ending: Callable[[], Coroutine[Any, Any, None]] = _nothing,
     **options: Any,
 ) -> None:
-    """Serve until a signal comes; never returns.
+    """Serve until a signal comes, then end the process. Never returns.
 
     Args:
-        app: What answers.
-        listener: Where the server listens.
+        app: The application.
+        listener: The socket.
         ready: Called when requests are answered.
         close: Releases the locks and closes the stores.
-        last_s: Seconds that requests still have when the server ends.
-        beside: What runs as long as the server does.
-        ending: Called when the server ends, before that.
+        last_s: Seconds for open requests at the end.
+        background_tasks: Tasks that run as long as the server.
+        ending: Called when the server ends, before the last requests are answered.
         options: Further options of uvicorn.
     """
     http = _UvicornWithoutSignals(
@@ -157,7 +159,7 @@ def run(
         async with anyio.create_task_group() as tasks:
             await tasks.start(call_on_signal, stop)
             tasks.start_soon(listen)
-            for work in beside:
+            for work in background_tasks:
                 tasks.start_soon(work)
             while not http.started:
                 await anyio.sleep(0.005)
@@ -173,7 +175,7 @@ def run(
 
 
 class _UvicornWithoutSignals(uvicorn.Server):
-    """uvicorn, without its way of handling signals: it raises them anew when it has ended."""
+    """uvicorn without its handling of signals, which raises them again at the end."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,6 +1,6 @@
-"""Parse the bytes of a JSON-RPC message, and encode the error for bytes that are none.
+"""Parse the bytes of a JSON-RPC message, and encode the error for malformed bytes.
 
-What must stay true: an invalid request is answered, with its id if JSON-RPC allows that id. The
+What must stay true: an invalid request is answered, with its id if JSON-RPC permits that id. The
 SDK's own readers drop an invalid request, take it for a notification, or answer without an id.
 """
 
@@ -35,7 +35,11 @@ _LONE_SURROGATE: Final = (
 
 
 class MalformedMessage(Exception):
-    """Bytes that are no message; `answer` has the bytes of the error for their sender."""
+    """Bytes that are no message.
+
+    Attributes:
+        answer: The encoded error for their sender.
+    """
 
     def __init__(self, id: Any, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -43,7 +47,7 @@ class MalformedMessage(Exception):
 
 
 def parse_message(data: bytes) -> JSONRPCMessage:
-    """The message that these bytes are. Raises Unacceptable: they are none."""
+    """Return the message in these bytes. Raises MalformedMessage: they are none."""
     value = _value(data)
     message: JSONRPCMessage | None = None
     with suppress(ValidationError, RecursionError):
@@ -54,17 +58,17 @@ def parse_message(data: bytes) -> JSONRPCMessage:
 
 
 def _value(data: bytes) -> Any:
-    """The JSON in these bytes. Raises Unacceptable: there is none, or a wrong text or number
-    in it.
+    """Return the JSON in these bytes. Raises MalformedMessage: they are no JSON, or have an invalid
+    text or number.
     """
     with suppress(orjson.JSONDecodeError):
         return orjson.loads(data)
     # orjson refuses a wrong text or number too, but the answer needs the id of the request.
-    infinite: list[str] = []
+    infinite_numbers: list[str] = []
 
     def number(text: str) -> float:
         if math.isinf(value := float(text)):
-            infinite.append(text)
+            infinite_numbers.append(text)
         return value
 
     try:
@@ -74,7 +78,9 @@ def _value(data: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         raise MalformedMessage(None, PARSE_ERROR, f"Parse error: {str(error)[:200]}") from None
     reason = (
-        f"{infinite[0][:40]} is too large for a number of 64 bits" if infinite else _LONE_SURROGATE
+        f"{infinite_numbers[0][:40]} is too large for a number of 64 bits"
+        if infinite_numbers
+        else _LONE_SURROGATE
     )
     raise MalformedMessage(_id(value), INVALID_PARAMS, reason)
 
@@ -84,9 +90,9 @@ def _no_number(name: str) -> Any:
 
 
 def _id(value: Any) -> Any:
-    """The id to answer to: the request's, when it can be one."""
+    """Return the id to answer to. None: the message has none that JSON-RPC permits."""
     if not isinstance(value, dict) or {"result", "error"} & value.keys():
-        return None  # It is an answer of the client, and its id is that of a request of the server.
+        return None  # A response of the client, whose id is the id of a request of the server.
     id = value.get("id")
     is_id = (
         isinstance(id, str | int | float)
@@ -97,6 +103,6 @@ def _id(value: Any) -> Any:
 
 
 def encode_error(id: Any, code: int, message: str) -> bytes:
-    """The bytes of an error. An id with a lone surrogate comes back as it came, escaped."""
+    """Return the bytes of an error. An id with a lone surrogate is returned escaped."""
     answer = {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}
     return json.dumps(answer, separators=(",", ":")).encode()

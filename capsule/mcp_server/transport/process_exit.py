@@ -22,9 +22,10 @@ from anyio.abc import TaskStatus
 
 _log = logging.getLogger("capsule")
 
-#: The exit code after SIGINT. After end of file, SIGTERM or SIGHUP it is 0: that is how a server is
-#: stopped.
+#: The exit code after SIGINT. After SIGTERM, SIGHUP or the end of input it is 0, because a server is
+#: stopped that way.
 INTERRUPTED = 130
+#: Seconds for the release of the locks.
 _RELEASE_S = 0.5
 _SIGNALS = [
     getattr(signal, name)
@@ -34,49 +35,48 @@ _SIGNALS = [
 
 
 def claim_stdio() -> tuple[BinaryIO, int]:
-    """Take stdin and stdout for the protocol, before anything else can use them.
+    """Take stdin and stdout for the protocol. Return them.
 
-    What is written to descriptor 1 from here on goes to stderr, and a child finds nothing on its
-    stdin.
+    From then on, output to descriptor 1 goes to stderr, and a child process gets an empty stdin.
     """
     sys.stdout.flush()
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     try:
         stdin = os.dup(0)
-    except OSError:  # It was closed by whoever started this.
-        stdin = os.dup(nowhere)
+    except OSError:  # The parent process started this one without stdin.
+        stdin = os.dup(null)
     stdout = os.dup(1)
-    os.dup2(nowhere, 0)
+    os.dup2(null, 0)
     try:
         os.dup2(2, 1)
     except OSError:
-        os.dup2(nowhere, 1)
-    os.close(nowhere)
+        os.dup2(null, 1)
+    os.close(null)
     return os.fdopen(stdin, "rb"), stdout
 
 
 async def call_on_signal(
     end: Callable[[int], object], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Call `end` with the exit code when a signal asks the process to end; a second signal ends it
+    """Call `end` with the exit code when a signal asks the process to end. A second signal ends it
     at once.
     """
     with anyio.open_signal_receiver(*_SIGNALS) as signals:
         task_status.started()
-        asked = False
+        is_ending = False
         async for number in signals:
-            if asked:
+            if is_ending:
                 os._exit(128 + number)
-            asked = True
+            is_ending = True
             end(INTERRUPTED if number == signal.SIGINT else 0)
 
 
-def run_in_daemon_thread(work: Callable[[], None]) -> threading.Thread:
-    """Do `work` in a thread that does not keep the process alive; an error is logged."""
+def run_in_daemon_thread(function: Callable[[], None]) -> threading.Thread:
+    """Run a function in a thread that does not keep the process alive. An error is logged."""
 
     def run() -> None:
         try:
-            work()
+            function()
         except Exception:
             _log.exception("the server did not end properly")
 
@@ -86,7 +86,7 @@ def run_in_daemon_thread(work: Callable[[], None]) -> threading.Thread:
 
 
 def finish(code: int, close: Callable[[], None]) -> NoReturn:
-    """Release the locks and close the stores for at most half a second, then end the process."""
+    """Release the locks and close the stores for at most `_RELEASE_S`, then end the process."""
     run_in_daemon_thread(close).join(_RELEASE_S)
     with suppress(Exception):
         sys.stderr.flush()

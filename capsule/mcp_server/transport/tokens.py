@@ -1,12 +1,12 @@
-"""The tokens of a store over HTTP: one for each holder, stored as hashes only.
+"""The tokens of a store over HTTP: one for each holder, stored only as hashes.
+
+A token is 256 random bits, so a plain SHA-256 is enough. Slow hashes are for passwords, which can
+be guessed.
 
 What must stay true: a token leaves this module once, when it is made, and can't be computed from
-what is stored; the file lies in the user's configuration and in no store, so that it is never
-committed or copied with one; and it is read for each request, so that a revoked token is refused
+the file. The file is in the user's configuration and not in the store, so that it is never
+committed or copied with the store. It is read for each request, so that a revoked token is refused
 from the next request on.
-
-A token is 256 random bits, so a plain SHA-256 of it is enough: slow hashes are for passwords, which
-can be guessed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,21 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound, Problem, Ref
 from capsule.ids import is_id
 from capsule.mcp_server.access import SCOPES, Scope
 
-#: Scanners for secrets recognise a leaked token by it.
+#: The beginning of a token, by which scanners for secrets recognise it.
 _PREFIX = "capsule_"
 _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is kept: its holder's name, `sha256:` and its hash in hex, and the widest scope
-    that it gives.
+    """The stored record of a token.
+
+    Attributes:
+        name: The name of its holder.
+        hash: `sha256:` and its hash in hex.
+        created_at: The time at which it was made.
+        scope: The widest scope that it permits.
+        expires_at: The time at which it expires. None: never.
     """
 
     name: str
@@ -52,21 +58,22 @@ class Token:
 
     @property
     def expires_s(self) -> int | None:
-        """When it expires, in seconds since 1970; None: never."""
-        return (
-            None
-            if self.expires_at is None
-            else int(datetime.fromisoformat(self.expires_at).timestamp())
-        )
+        """Return the time at which it expires, in seconds since 1970. None: never."""
+        if self.expires_at is None:
+            return None
+        return int(datetime.fromisoformat(self.expires_at).timestamp())
 
-    def is_over(self, now_s: float) -> bool:
-        """Whether it has expired."""
+    def has_expired(self, now_s: float) -> bool:
+        """Return whether it has expired at a time, in seconds since 1970."""
         return self.expires_s is not None and self.expires_s < now_s
 
 
 class Tokens:
-    """The tokens of the store at `root`, kept in the directory of the user's configuration of
-    Capsule.
+    """The tokens of one store.
+
+    Args:
+        config: The folder of the user's configuration of Capsule.
+        root: The directory or address of the store.
     """
 
     def __init__(self, config: Path, root: str) -> None:
@@ -76,11 +83,11 @@ class Tokens:
         )
 
     def all(self) -> list[Token]:
-        """The tokens, the oldest first.
+        """Return the records of the tokens, the oldest first.
 
         Raises:
-            Refused: The file is open to others than its owner, or may not be read.
-            InvalidDocument: It is none of ours.
+            Refused: Others than the owner may write the file, or it can't be read.
+            InvalidDocument: It is not a file of tokens.
         """
         with translate_errors(str(self.path), "read"):
             try:
@@ -95,18 +102,19 @@ class Tokens:
                 f"tokens cannot be trusted; look at it, then run: chmod 600 {self.path}",
                 path=str(self.path),
             )
-        return _parsed(data, str(self.path))
+        return _parse_tokens(data, str(self.path))
 
     def add(self, name: str, *, scope: Scope = "write", expires_in_s: float | None = None) -> str:
-        """Make a token for a holder, who may have had one that expired. The token can't be had
-        again.
+        """Make a token for a holder, and return it. It can't be read again. An expired token of the
+        holder is replaced.
 
         Args:
-            name: The agent that what the holder writes is from; its locks show it.
-            expires_in_s: None: it does not expire.
+            name: The holder: the agent that its messages are from.
+            scope: The widest scope that the token permits.
+            expires_in_s: Seconds until it expires. None: never.
 
         Raises:
-            InvalidInput: The name can't be accepted, or has a token already.
+            InvalidInput: The name is invalid, or has a token already.
         """
         if not is_id(name):
             raise InvalidInput(
@@ -115,19 +123,17 @@ class Tokens:
             )
         token = _PREFIX + secrets.token_urlsafe(32)
         now = datetime.now(UTC)
-        expires_at = (
-            None
-            if expires_in_s is None
-            else timestamps.from_ms(int((now.timestamp() + expires_in_s) * 1000))
-        )
+        expires_at = None
+        if expires_in_s is not None:
+            expires_at = timestamps.from_ms(int((now.timestamp() + expires_in_s) * 1000))
 
-        with self._changed() as tokens:
+        with self._locked_tokens() as tokens:
             tokens[:] = [
-                known
-                for known in tokens
-                if known.name != name or not known.is_over(now.timestamp())
+                stored
+                for stored in tokens
+                if stored.name != name or not stored.has_expired(now.timestamp())
             ]
-            if any(known.name == name for known in tokens):
+            if any(stored.name == name for stored in tokens):
                 raise InvalidInput(
                     f"{name} already has a token; choose another name, or revoke that token "
                     f"first: capsule mcp tokens revoke {name}"
@@ -136,9 +142,9 @@ class Tokens:
         return token
 
     def revoke(self, name: str) -> Token:
-        """Take a holder's token away. Raises NotFound: there is none."""
-        with self._changed() as tokens:
-            token = next((known for known in tokens if known.name == name), None)
+        """Remove a holder's token, and return its record. Raises NotFound: the holder has none."""
+        with self._locked_tokens() as tokens:
+            token = next((stored for stored in tokens if stored.name == name), None)
             if token is None:
                 raise NotFound(
                     f"{name[:130]!r} has no token; list the tokens with: capsule mcp tokens list",
@@ -148,20 +154,19 @@ class Tokens:
         return token
 
     def holder_of(self, token: str) -> Token | None:
-        """The stored record of a token; None: it is unknown, revoked or expired. Costs reading a
+        """Return the record of a token. None: it is unknown, revoked or expired. Cost: reads a
         small file.
 
-        Every hash is compared, each in constant time, so that the time says nothing about what is
-        stored.
+        All hashes are compared, each in constant time, so that the time reveals nothing about them.
         """
         hash = _hash(token)
-        equal = [known for known in self.all() if hmac.compare_digest(known.hash, hash)]
-        return equal[0] if equal and not equal[0].is_over(time.time()) else None
+        equal = [stored for stored in self.all() if hmac.compare_digest(stored.hash, hash)]
+        return equal[0] if equal and not equal[0].has_expired(time.time()) else None
 
     @contextmanager
-    def _changed(self) -> Iterator[list[Token]]:
-        """The tokens, for the body to change; they are written when it ends, and no other process
-        writes meanwhile.
+    def _locked_tokens(self) -> Iterator[list[Token]]:
+        """Yield the tokens to change. They are written after the body. No other process writes in
+        the meantime.
         """
         path = str(self.path)
         with translate_errors(path, "write"):
@@ -176,7 +181,7 @@ class Tokens:
                 value = {
                     "version": _VERSION,
                     "store": self.root,
-                    "tokens": list(map(_written, tokens)),
+                    "tokens": list(map(_record_of, tokens)),
                 }
                 data = orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
                 replace_file(path, self.path.read_bytes() if self.path.exists() else None, data)
@@ -186,7 +191,7 @@ def _hash(token: str) -> str:
     return "sha256:" + hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _written(token: Token) -> dict[str, Any]:
+def _record_of(token: Token) -> dict[str, Any]:
     value = {
         "name": token.name,
         "hash": token.hash,
@@ -196,7 +201,7 @@ def _written(token: Token) -> dict[str, Any]:
     return value if token.expires_at is None else {**value, "expiresAt": token.expires_at}
 
 
-def _token(value: dict[str, Any]) -> Token:
+def _parse_token(value: dict[str, Any]) -> Token:
     scope = value["scope"]
     expires_at = value.get("expiresAt")
     if scope not in SCOPES:
@@ -206,14 +211,14 @@ def _token(value: dict[str, Any]) -> Token:
     return Token(str(value["name"]), str(value["hash"]), str(value["createdAt"]), scope, expires_at)
 
 
-def _parsed(data: bytes, path: str) -> list[Token]:
+def _parse_tokens(data: bytes, path: str) -> list[Token]:
     try:
         value = orjson.loads(data)
         if value["version"] != _VERSION:
             raise ValueError(
                 f"its version is {value['version']!r}, and this Capsule knows {_VERSION}"
             )
-        return [_token(token) for token in value["tokens"]]
+        return [_parse_token(token) for token in value["tokens"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidDocument.of(
             [Problem(path, 0, 0, "", f"is not a file of tokens: {error}")]

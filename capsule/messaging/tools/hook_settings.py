@@ -145,7 +145,7 @@ def _plan(file: SettingsFile, scope: Scope, hooks: dict[str, Any], paste: str) -
     wanted = copy.deepcopy(file.value) | {"hooks": hooks}
     if not hooks:
         del wanted["hooks"]
-    after = file.saying(wanted)
+    after = file.text_with(wanted)
     if after is None:
         return SettingsChange(file.client, scope, file.path, paste=paste)
     return SettingsChange(file.client, scope, file.path, before=file.text, after=after)

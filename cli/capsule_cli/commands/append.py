@@ -1,7 +1,7 @@
 """`append`: add one message, or a stream of messages.
 
-A stream has one JSON object in each line. The lines that are read at once are append_stream with one
-flush, and their answers are printed together. If a line is wrong, the lines before it are append_stream.
+A stream has one JSON object in each line. The lines that are read at once are appended with one
+flush, and their answers are printed together. If a line is wrong, the lines before it are appended.
 
 What must stay true: an answer is printed only after the store has acknowledged its message. An
 acknowledged message stays, whatever the next line contains. Only with `--no-wait` is a message
@@ -182,7 +182,7 @@ def _message(line: bytes, number: int, defaults: Mapping[str, Any]) -> dict[str,
 
 def _error_in_line(number: int, reason: str, column: str = "") -> InvalidInput:
     return InvalidInput(
-        f"{STDIN}, line {number}{column}: {reason}; this line was not append_stream; the lines "
+        f"{STDIN}, line {number}{column}: {reason}; this line was not appended; the lines "
         "before it were",
         line=number,
     )

@@ -61,13 +61,13 @@ async def test_a_client_hears_of_what_it_subscribed_to(store: Store, era: str) -
         assert ("updated", f"capsule://conversations/{new}") not in hearing.heard
 
     async with Client(server, mode=era, message_handler=hearing) as client:
-        assert not server.following.followed
+        assert not server.subscriptions.is_following
         if era == "legacy":
             capability = client.server_capabilities.resources
             assert capability is not None and capability.subscribe and capability.list_changed
             for uri in uris:
                 await client.subscribe_resource(uri)
-            assert server.following.followed
+            assert server.subscriptions.is_following
             await write_and_wait()
             for uri in uris:
                 await client.unsubscribe_resource(uri)
@@ -83,7 +83,7 @@ async def test_a_client_hears_of_what_it_subscribed_to(store: Store, era: str) -
                 tasks.start_soon(hearing.listen, stream)
                 await write_and_wait()
                 tasks.cancel_scope.cancel()
-        await until(lambda: not server.following.followed)
+        await until(lambda: not server.subscriptions.is_following)
 
 
 async def test_the_store_is_not_followed_after_the_last_listener_went_away(store: Store) -> None:
@@ -93,8 +93,8 @@ async def test_the_store_is_not_followed_after_the_last_listener_went_away(store
             with pytest.raises(MCPError, match="there is no resource"):
                 await client.subscribe_resource(uri)
         await client.subscribe_resource("capsule://conversations")
-        assert server.following.followed
-    await until(lambda: not server.following.followed)
+        assert server.subscriptions.is_following
+    await until(lambda: not server.subscriptions.is_following)
 
 
 async def test_nothing_is_followed_for_a_client_that_never_asked(store: Store, era: str) -> None:
@@ -102,4 +102,4 @@ async def test_nothing_is_followed_for_a_client_that_never_asked(store: Store, e
     async with Client(server, mode=era) as client:
         await client.list_tools()
         await client.read_resource("capsule://conversations")
-        assert not server.following.followed
+        assert not server.subscriptions.is_following

@@ -54,7 +54,7 @@ def test_a_token_opens_for_its_holder_until_it_is_revoked(tokens: Tokens) -> Non
 def test_a_token_has_a_scope_and_may_expire(tokens: Tokens) -> None:
     tokens.add("anna", scope="read", expires_in_s=3600)
     old = tokens.add("bert", expires_in_s=-2)
-    assert [(one.name, one.scope, one.is_over(time.time())) for one in tokens.all()] == [
+    assert [(one.name, one.scope, one.has_expired(time.time())) for one in tokens.all()] == [
         ("anna", "read", False),
         ("bert", "write", True),
     ]

@@ -1,1 +1,1 @@
-"""What a tool answers: its form, what it may cost a model, and the models of its data."""
+"""The outputs of tools: their data, their form, and what they cost a model."""

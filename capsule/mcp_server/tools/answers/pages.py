@@ -1,7 +1,10 @@
-"""The store's pages of messages, each cut to a budget of tokens.
+"""Cut pages of messages to a budget of tokens, and write the line above each message.
 
-What must stay true: a page is never empty while there are messages in its direction, so that
-following the cursors comes to an end; and what doesn't fit is said.
+A page is filled from the message that was asked for, in both directions. A message that does not
+fit ends its direction. If the first message does not fit alone, its text is cut.
+
+What must stay true: a page is never empty while there are messages in its direction, so that a
+reader who follows the cursors reaches the end. The output says what was cut.
 """
 
 from __future__ import annotations
@@ -26,84 +29,95 @@ if TYPE_CHECKING:
     from capsule.store.pages import Page as Read
     from capsule.store.store import CoreStore
 
-_OVERHEAD = 400  # The lines around the messages, the fence's note, the cursors.
+#: The cost of the lines around the messages, the note of the fence and the cursors, in tokens.
+_OVERHEAD = 400
+#: The cost of the marks around one message, in tokens.
 _LABEL_COST = 10
 _UTC = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9.]{2,}Z")
+#: The fields of a message that the output has. Other fields are only named.
 _OUTPUT_FIELDS = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
 
 
 def first_page_facts(store: CoreStore, head: Head) -> dict[str, Any]:
-    """The facts of a whole conversation for the first page. Cost: of a summary, reading it and its
-    source.
+    """Return the facts of a conversation for its first page. Cost: for a summary, reading it and
+    its source.
     """
     return {"mcp_servers": server_switches(head), "source": _source(store, head)}
 
 
 def _source(store: CoreStore, head: Head) -> str | None:
-    """What became of the source of a summary; None when it is none."""
+    """Return the state of the source of a summary, in words. None: the conversation is no summary."""
     standing = store.summaries.standing(head.id) if head.is_summary else None
-    of = f" of {word(head.source_conversation_id)}" if head.source_conversation_id else ""
-    return f"a summary{of}; {standing}" if standing else None
+    source = f" of {word(head.source_conversation_id)}" if head.source_conversation_id else ""
+    return f"a summary{source}; {standing}" if standing else None
 
 
 def fit_page(
-    read: Read,
+    page: Read,
     head: Head,
     max_tokens: int,
     forms: frozenset[str],
     offset: int = 0,
     facts: dict[str, Any] | None = None,
 ) -> MessagePageOutput:
-    """As much of a page as fits, from the message on that was asked for.
+    """Return as much of a page as fits into a budget, from the message that was asked for.
 
     Args:
-        max_tokens: The most the answer may cost.
-        forms: In which forms it is sent; see `forms`.
-        offset: Where to begin in the message, in characters.
+        page: The page of the store.
+        head: The head of the conversation.
+        max_tokens: The most that the output may cost.
+        forms: The forms in which it is sent, see `output_forms`.
+        offset: The character of the message to begin with.
         facts: The facts of the conversation, for the first page.
     """
     title = visible(head.title[:200])
-    left = max_tokens - _OVERHEAD - len(forms) * token_cost(title)
+    remaining = max_tokens - _OVERHEAD - len(forms) * token_cost(title)
     if facts and any(facts.values()):
-        left -= _content_cost(facts, "", forms)
+        remaining -= _content_cost(facts, "", forms)
     chosen: dict[int, MessageOutput] = {}
-    full: set[bool] = set()
-    for index in sorted(
-        range(len(read.entries)), key=lambda index: (abs(index - read.at), index < read.at)
-    ):
-        if (index < read.at) in full:
+    full_directions: set[bool] = set()
+    # The nearest messages first. Of two at the same distance, the newer one.
+    order = sorted(
+        range(len(page.entries)), key=lambda index: (abs(index - page.at), index < page.at)
+    )
+    for index in order:
+        is_older = index < page.at
+        if is_older in full_directions:
             continue
-        place, entry = read.entries[index]
-        message, text = _message_output(entry, place, offset)
-        message.sibling = read.sibling(place)
-        if not _fits(message, text, left, forms):
+        position, entry = page.entries[index]
+        message, text = _message_output(entry, position, offset)
+        message.sibling = page.sibling(position)
+        if not _fits(message, text, remaining, forms):
             if chosen:
-                full.add(index < read.at)
+                full_directions.add(is_older)
                 continue
-            _cut(message, text, left, offset, forms)
+            _cut(message, text, remaining, offset, forms)
         chosen[index] = message
-        left -= _message_cost(message, forms)
+        remaining -= _message_cost(message, forms)
     return MessagePageOutput(
         id=head.id,
         title=title,
-        total=read.total,
-        on_branch=read.on_branch if read.on_branch < read.total else None,
-        inactive=not read.is_active,
+        total=page.total,
+        on_branch=page.on_branch if page.on_branch < page.total else None,
+        inactive=not page.is_active,
         messages=[chosen[index] for index in sorted(chosen)],
-        older=read.older(min(chosen, default=0)),
-        newer=read.newer(max(chosen, default=-1) + 1),
+        older=page.older(min(chosen, default=0)),
+        newer=page.newer(max(chosen, default=-1) + 1),
         **(facts or {}),
     )
 
 
-def _message_output(entry: dict[str, Any], at: int, offset: int) -> tuple[MessageOutput, str]:
-    """A message yet without its text, and the text as it is stored, from `offset` on."""
+def _message_output(entry: dict[str, Any], position: int, offset: int) -> tuple[MessageOutput, str]:
+    """Return the output of a message without its text, and the text from `offset` on.
+
+    Raises InvalidInput: the text has no such offset.
+    """
     content = str(entry["content"])
     if offset >= max(len(content), 1):
         raise InvalidInput(f"offset: the message has {len(content)} characters")
     message = MessageOutput(
         id=visible(str(entry.get("id"))),
-        at=at,
+        at=position,
         role=visible(str(entry["role"])),
         text="",
         time=blank_if_unknown(entry.get("timestamp")) or None,
@@ -120,15 +134,15 @@ def _message_cost(message: MessageOutput, forms: frozenset[str]) -> int:
 
 
 def _content_cost(data: Any, text: str, forms: frozenset[str]) -> int:
-    """What an answer of this costs in these forms; without a text, the data is said in words, at
-    about its length.
+    """Return the cost of an output in these forms. Without a text, the data is written in words, at
+    about its own length.
     """
     costs = {"data": data, "text": text or data}
     return sum(token_cost(json.dumps(costs[form], ensure_ascii=False)) for form in forms)
 
 
 def _fits(message: MessageOutput, text: str, budget: int, forms: frozenset[str]) -> bool:
-    """Give a message its text; whether it then costs at most `budget`."""
+    """Set the text of a message. Return whether the message then costs at most `budget`."""
     if len(text) > budget * 4:
         return False
     message.text = visible(text)
@@ -138,7 +152,7 @@ def _fits(message: MessageOutput, text: str, budget: int, forms: frozenset[str])
 def _cut(
     message: MessageOutput, text: str, budget: int, offset: int, forms: frozenset[str]
 ) -> None:
-    """Give a message that is too large for a page as much of its text as goes there."""
+    """Set as much of the text of a message as fits into a page."""
     end = _safe_cut(text, chars_within(text, budget // len(forms)))
     message.rest_from = offset + end
     while not _fits(message, text[:end], budget, forms) and end > 2:
@@ -147,33 +161,33 @@ def _cut(
 
 
 def _safe_cut(text: str, end: int) -> int:
-    """Where to cut, near `end` and not inside a line break; 1 at least."""
+    """Return where to cut near `end`: not inside a line break, and at least 1."""
     return max(end + (text[end - 1 : end + 1] == "\r\n"), 1)
 
 
-def message_label(message: MessageOutput, before: str = "") -> str:
-    """The words in the mark before a message; the day is said where it is not that of the time
-    `before`.
+def message_label(message: MessageOutput, previous_time: str = "") -> str:
+    """Return the words in the line above a message. The day is left out if it is the day of
+    `previous_time`.
     """
-    said = [f"@{message.at}", word(message.role)]
+    parts = [f"@{message.at}", word(message.role)]
     if message.sibling:
-        said.append(message.sibling)
+        parts.append(message.sibling)
     if message.sender:
-        said.append(f"from {word(message.sender)}")
+        parts.append(f"from {word(message.sender)}")
     if message.time:
-        said.append(_minute(message.time, before))
+        parts.append(_short_time(message.time, previous_time))
     if message.edited:
-        said.append("edited")
+        parts.append("edited")
     if message.also:
-        said.append("has " + ", ".join(map(word, message.also)))
+        parts.append("has " + ", ".join(map(word, message.also)))
     if message.rest_from is not None:
-        said.append(f"cut; for the rest: message: @{message.at}, offset: {message.rest_from}")
-    return " ".join(said)
+        parts.append(f"cut; for the rest: message: @{message.at}, offset: {message.rest_from}")
+    return " ".join(parts)
 
 
-def _minute(time: str, before: str) -> str:
-    """A time to the minute, in UTC."""
+def _short_time(time: str, previous_time: str) -> str:
+    """Return a time to the minute, in UTC, without the day of `previous_time`."""
     if _UTC.fullmatch(time) is None:
         return word(time)
     day, minute = time[:10], time[11:16]
-    return minute if before[:10] == day else f"{day} {minute}"
+    return minute if previous_time[:10] == day else f"{day} {minute}"

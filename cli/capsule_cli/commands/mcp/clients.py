@@ -172,7 +172,10 @@ class _EntryCheck:
     def as_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"client": self.client.name, "scope": self.scope, "path": self.path}
         if self.entry is not None and (launch := self.entry.launch) is not None:
-            value |= {"command": [launch.command, *launch.args], "switchedOff": self.entry.off}
+            value |= {
+                "command": [launch.command, *launch.args],
+                "switchedOff": self.entry.is_disabled,
+            }
         if self.report is not None:
             value |= {
                 name: getattr(self.report, name)
@@ -189,7 +192,7 @@ class _EntryCheck:
             yield f"  {report.tools} tools, whose list costs about {report.tokens} tokens"
         if report is not None and report.store:
             yield f"  store: {report.store} ({report.reason})"
-        if self.entry is not None and self.entry.off:
+        if self.entry is not None and self.entry.is_disabled:
             yield "  the entry is switched off there"
         yield from (f"  wrong: {problem}" for problem in self.problems)
 
@@ -210,7 +213,7 @@ def _check_entries(
             checks.append(_EntryCheck(client, scope, getattr(error, "path", ""), (error.message,)))
             continue
         for entry in entries:
-            if entry.launch is None or not entry.ours:
+            if entry.launch is None or not entry.starts_capsule:
                 problem = (
                     "the entry starts another program; replace it with: capsule mcp install --force"
                 )
@@ -372,7 +375,7 @@ def apply_changes(
     backup_folder = os.path.join(state_folder, "settings-backups")
     results = []
     for plan in plans:
-        is_changed = plan.changes and not dry_run
+        is_changed = plan.has_effect and not dry_run
         backup = settings.apply(plan, places, backup_folder) if is_changed else None
         if not global_options.json:
             text = _change_text(plan, backup, dry_run, is_there)
@@ -429,7 +432,7 @@ def _change_text(plan: SettingsChange, backup: str | None, dry_run: bool, is_the
             f"{title}: {path} is TOML, or has comments that would be lost; "
             f"{how}:\n{plan.paste.rstrip()}"
         )
-    if not plan.changes:
+    if not plan.has_effect:
         return (
             f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing "
             "to change"

@@ -124,7 +124,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
         ClientStores(store, access, room_state),
         version=__version__,
         tools=tools,
-        named=store.settings.rooms,
+        room_names=store.settings.rooms,
     )
     _tune_garbage_collector()
     stdio.serve(server, store, stdin, stdout)
@@ -202,7 +202,11 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
     )
     room_names = stores.server_store().settings.rooms
     server = build(
-        stores, version=__version__, tools=tools, named=room_names, **http.token_options(tokens)
+        stores,
+        version=__version__,
+        tools=tools,
+        room_names=room_names,
+        **http.token_options(tokens),
     )
     _tune_garbage_collector()
     http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)

@@ -83,7 +83,7 @@ def _offers_messaging(client: McpProgram, paths: MachinePaths) -> bool:
     for scope in clients.SCOPES:
         with suppress(InvalidDocument):
             for entry in settings.entries(program, scope, paths):
-                words = " ".join(entry.launch.args) if entry.ours and entry.launch else ""
+                words = " ".join(entry.launch.args) if entry.starts_capsule and entry.launch else ""
                 if re.search(r"--tools[ =](messaging|all)\b", words):
                     return True
     return False

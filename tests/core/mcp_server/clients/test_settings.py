@@ -49,16 +49,16 @@ def test_an_entry_put_in_is_read_back_and_goes_again_in_every_program_and_scope(
             () if one.name == "codex" else ("user", "project") if one.project else ("user",)
         ):
             plan = install(one, scope, places, LAUNCH)
-            assert plan.changes and plan.before is None
+            assert plan.has_effect and plan.before is None
             apply(plan, places, f"{places.home}/copies")
             [entry] = entries(one, scope, places)
             assert entry.launch == LAUNCH
-            assert entry.ours and not entry.off
-            assert not install(one, scope, places, LAUNCH).changes
+            assert entry.starts_capsule and not entry.is_disabled
+            assert not install(one, scope, places, LAUNCH).has_effect
             [plan] = uninstall(one, scope, places)
             apply(plan, places, f"{places.home}/copies")
             assert list(entries(one, scope, places)) == []
-            assert not uninstall(one, scope, places)[0].changes
+            assert not uninstall(one, scope, places)[0].has_effect
 
 
 def test_only_the_entry_changes_and_the_layout_stays(places: MachinePaths) -> None:
@@ -80,11 +80,11 @@ def test_only_the_entry_changes_and_the_layout_stays(places: MachinePaths) -> No
 def test_a_file_of_toml_is_read_and_gets_something_to_paste(places: MachinePaths) -> None:
     path = settings(places, 'model = "x" # which\n', "codex")
     plan = install(named("codex"), "user", places, LAUNCH)
-    assert not plan.changes
+    assert not plan.has_effect
     path.write_text(path.read_text() + plan.paste)
     assert [entry.launch for entry in entries(named("codex"), "user", places)] == [LAUNCH]
     [plan] = uninstall(named("codex"), "user", places)
-    assert not plan.changes and "mcp_servers.capsule" in plan.paste
+    assert not plan.has_effect and "mcp_servers.capsule" in plan.paste
 
 
 def test_a_file_that_json_would_change_gets_text_to_paste(places: MachinePaths) -> None:
@@ -98,7 +98,7 @@ def test_a_file_that_json_would_change_gets_text_to_paste(places: MachinePaths) 
     ):
         path = settings(places, text)
         plan = install(named("cursor"), "user", places, LAUNCH)
-        assert not plan.changes
+        assert not plan.has_effect
         assert json.loads(plan.paste)["mcpServers"]["capsule"]["command"] == LAUNCH.command
         assert path.read_text() == text
     entry = json.dumps(named("cursor").entry(LAUNCH))
@@ -107,7 +107,7 @@ def test_a_file_that_json_would_change_gets_text_to_paste(places: MachinePaths) 
     )
     assert [one.launch for one in entries(named("cursor"), "user", places)] == [LAUNCH]
     [plan] = uninstall(named("cursor"), "user", places)
-    assert "mcpServers.capsule" in plan.paste and not plan.changes
+    assert "mcpServers.capsule" in plan.paste and not plan.has_effect
 
 
 def test_a_file_that_can_not_be_read_is_refused_with_line_and_column(places: MachinePaths) -> None:
@@ -141,7 +141,7 @@ def test_an_entry_of_our_name_that_starts_something_else_is_left_alone_unless_fo
         uninstall(named("cursor"), "user", places)
     put_in(places, force=True)
     [entry] = entries(named("cursor"), "user", places)
-    assert entry.ours and "mine" not in entry.value
+    assert entry.starts_capsule and "mine" not in entry.value
     # Of an entry of ours, what a person added stays.
     path = settings(places)
     path.write_text(path.read_text().replace('"type"', '"timeout": 9, "type"'))

@@ -93,7 +93,7 @@ def test_a_second_install_changes_nothing_and_another_one_replaces_ours(
     places: MachinePaths,
 ) -> None:
     install(places, "--as", "bob")
-    assert not hook_settings.install(CLAUDE, "user", places, PROGRAM, ["--as", "bob"]).changes
+    assert not hook_settings.install(CLAUDE, "user", places, PROGRAM, ["--as", "bob"]).has_effect
     held = install(places, "--as", "carl")
     assert [len(groups) for groups in held["hooks"].values()] == [1, 1, 1, 1]
     assert "--as bob" not in json.dumps(held)
@@ -110,11 +110,11 @@ def test_our_hook_in_a_group_with_others_is_taken_out_of_it(places: MachinePaths
 def test_settings_with_comments_are_left_and_what_to_paste_is_said(places: MachinePaths) -> None:
     path_of(places).write_text('{\n  // mine\n  "model": "opus"\n}\n')
     plan = hook_settings.install(CLAUDE, "user", places, PROGRAM, [])
-    assert not plan.changes
+    assert not plan.has_effect
     assert json.loads(plan.paste)["hooks"].keys() == HOOK_EVENTS["claude-code"].keys()
     path_of(places).write_text("// mine\n" + plan.paste)
     plan = hook_settings.uninstall(CLAUDE, "user", places)
-    assert not plan.changes
+    assert not plan.has_effect
     assert "agent wake hook" in plan.paste
 
 
