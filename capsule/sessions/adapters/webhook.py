@@ -51,7 +51,7 @@ PATH = "/hooks/"
 WINDOW_S = 300
 #: Bytes of the body of a request. Senders are advised to stay below 20,000.
 MAX_BODY_BYTES = 1 << 20
-_SECRET_PREFIX = "whsec_"
+_KEY_PREFIX = "whsec_"
 #: An id has no full stop, because the end of the id could pass for a timestamp then.
 _ID = re.compile(r"[^\s.]{1,200}")
 #: Connections at once.
@@ -107,7 +107,7 @@ class Webhooks:
         try:
             secret = self.get(name).secret
         except NotFound:
-            secret = _SECRET_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+            secret = _KEY_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
         self._write(name, {"secret": secret, "url": url})
         return Webhook(name, secret, url)
 
@@ -131,7 +131,7 @@ def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
     Raises InvalidInput if the secret is not valid base64.
     """
     try:
-        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
+        key = base64.b64decode(secret.removeprefix(_KEY_PREFIX), validate=True)
     except binascii.Error:
         raise InvalidInput("the secret of the webhook is not valid base64") from None
     mac = hmac.digest(key, f"{id}.{timestamp}.".encode() + body, "sha256")
