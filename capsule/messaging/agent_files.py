@@ -1,8 +1,8 @@
-"""What the files of agents declare: the frontmatter of `.claude/agents/*.md`, which clients read
-too.
+"""The declarations in the files of agents: the frontmatter of `.claude/agents/*.md`, which clients
+read too.
 
-What must stay true: a file is read and never written, and says something of its own agent only. A
-file that is wrong is told with its line, is left out as a whole, and keeps no other from being
+What must stay true: a file is read and never written, and declares something about its own agent
+only. A file with an error is reported with its line and left out as a whole, and the others are
 read. The module knows no store.
 """
 
@@ -19,19 +19,19 @@ from capsule.disk.whole_files import read_if_exists
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, Problem
 from capsule.settings import DISCOVERABLE, DM, Check, flag, names, suggestion, text
 
-_MOST_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
 
 
-def _name(value: Any) -> str:
-    if (
-        text(value).strip() and value.isprintable() and "@" not in value
-    ):  # What is behind an `@` is a project.
+def _check_name(value: Any) -> str:
+    has_project = "@" in text(value)  # The part after the `@` would name a project.
+    if value.strip() and value.isprintable() and not has_project:
         return str(value)
     raise InvalidInput(f"{value[:60]!r} is not a name of an agent")
 
 
-_KNOWN: dict[str, Check] = {
-    "name": _name,
+#: The fields of a file, with their checks.
+_CHECKS: dict[str, Check] = {
+    "name": _check_name,
     "description": lambda value: text(value).strip(),
     "channels.global": names,
     "channels.project": names,
@@ -49,10 +49,10 @@ class AgentFile:
 
     Attributes:
         path: The file.
-        project: The folder of the agent's project; None: the agent is of the person, for all
+        project: The folder of the agent's project. None: the agent belongs to the person, for all
             projects.
-        fields: The fields that it gives, checked; `name` is one of them. A field of `channels` has
-            a dot in its name.
+        fields: Its checked fields. `name` is one of them. A field of `channels` has a dot in its
+            name: `channels.global`.
     """
 
     path: str
@@ -61,8 +61,8 @@ class AgentFile:
 
 
 def agents_in(folder: str, project: str | None) -> Iterator[AgentFile | Problem]:
-    """The files of the agents in a folder, and what is wrong with others, in the order of their
-    names.
+    """Yield the files of the agents in a folder, and the problems of files with errors, in the order
+    of the names.
 
     Args:
         folder: The folder that `.claude` is in.
@@ -70,14 +70,15 @@ def agents_in(folder: str, project: str | None) -> Iterator[AgentFile | Problem]
 
     Raises nothing. Cost: reading each file.
     """
-    place = os.path.join(folder, ".claude", "agents")
+    directory = os.path.join(folder, ".claude", "agents")
     try:
-        names = sorted(name for name in os.listdir(place) if name.endswith(".md"))
+        file_names = sorted(name for name in os.listdir(directory) if name.endswith(".md"))
     except OSError:
         return
-    for path in (os.path.join(place, name) for name in names):
+    for file_name in file_names:
+        path = os.path.join(directory, file_name)
         try:
-            fields = _fields(read_if_exists(os.path.realpath(path), _MOST_BYTES) or b"", path)
+            fields = _fields(read_if_exists(os.path.realpath(path), _MAX_BYTES) or b"", path)
         except InvalidDocument as error:
             yield from error.problems
         except CapsuleError as error:
@@ -88,42 +89,51 @@ def agents_in(folder: str, project: str | None) -> Iterator[AgentFile | Problem]
 
 
 def _fields(data: bytes, path: str) -> dict[str, Any]:
-    """The fields in the bytes of a file; none if it has no frontmatter. Raises InvalidDocument."""
+    """Return the checked fields of a file. Empty: it has no frontmatter. Raises InvalidDocument."""
     import yaml  # type: ignore[import-untyped]
     from frontmatter import parse
 
     try:
-        words = data.decode("utf-8-sig")
-        given = parse(words)[0]
+        content = data.decode("utf-8-sig")
+        frontmatter, _ = parse(content)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        place = getattr(error, "problem_mark", None)
-        line, column = (place.line + 1, place.column + 1) if place else (0, 0)
+        line = 0
+        column = 0
+        mark = getattr(error, "problem_mark", None)
+        if mark is not None:
+            line = mark.line + 1
+            column = mark.column + 1
         reason = (
             f"has a frontmatter that is not valid YAML: {getattr(error, 'problem', None) or error}"
         )
         raise InvalidDocument.of([Problem(path, line, column, "", reason)]) from error
-    channels = given.pop("channels", None) or {}
-    fields = {str(name): value for name, value in given.items()}
-    fields |= (
-        {f"channels.{name}": value for name, value in channels.items()}
-        if isinstance(channels, dict)
-        else {"channels": channels}
-    )
-    problems, checked = [], {}
+    channels = frontmatter.pop("channels", None) or {}
+    fields = {str(name): value for name, value in frontmatter.items()}
+    if isinstance(channels, dict):
+        for name, value in channels.items():
+            fields[f"channels.{name}"] = value
+    else:
+        fields["channels"] = channels  # It is reported below as an unknown field.
+    problems = []
+    checked = {}
     for name, value in fields.items():
         try:
-            if name in _KNOWN:
-                checked[name] = _KNOWN[name](value)
-            elif name.startswith("channels") or get_close_matches(name, _KNOWN, 1, 0.8):
-                raise InvalidInput(f"unknown field{suggestion(name, _KNOWN)}")
+            if name in _CHECKS:
+                checked[name] = _CHECKS[name](value)
+            elif name.startswith("channels") or get_close_matches(name, _CHECKS, 1, 0.8):
+                raise InvalidInput(f"unknown field{suggestion(name, _CHECKS)}")
         except InvalidInput as error:
-            problems.append(Problem(path, _line(name, words), 1, name, error.message))
+            problems.append(Problem(path, _line_of(name, content), 1, name, error.message))
     if problems:
         raise InvalidDocument.of(problems)
     return checked
 
 
-def _line(name: str, words: str) -> int:
-    """The line of a field; 1: it isn't found."""
-    key = re.compile(rf"""\s*["']?{re.escape(name.rpartition(".")[2])}["']?\s*:""")
-    return next((number for number, line in enumerate(words.splitlines(), 1) if key.match(line)), 1)
+def _line_of(name: str, content: str) -> int:
+    """Return the number of the line of a field. 1: it is not found."""
+    key = re.escape(name.rpartition(".")[2])
+    pattern = re.compile(rf"""\s*["']?{key}["']?\s*:""")
+    for number, line in enumerate(content.splitlines(), 1):
+        if pattern.match(line):
+            return number
+    return 1

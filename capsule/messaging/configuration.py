@@ -1,10 +1,10 @@
-"""Configuration as code: what `capsule.toml` and the files of agents declare of channels, agents and
-links, as a plan of actions.
+"""Configuration as code: the channels, agents and links that `capsule.toml` and the files of agents
+declare.
 
 `Configuration.plan` compares the declarations with the store. It makes a copy of the store's agents,
 projects and channels in memory and performs each action there at once, so that the same rules
 decide and the next action sees the result. `apply` performs the planned actions on the real store
-and records them; `rollback` plans the reverse of recorded actions.
+and records them. `rollback` plans the reverse of recorded actions.
 
 What must stay true:
 - An action goes through the public methods of the store, as the agent whose file declares it. So
@@ -37,6 +37,7 @@ from capsule.messaging.directory import StoreAgents
 from capsule.messaging.projects import Projects
 
 if TYPE_CHECKING:
+    from capsule.format.documents.head import Head
     from capsule.store.store import CoreStore
 
 
@@ -46,18 +47,19 @@ ActionKey = tuple[ActionKind, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that is changed.
+    """One change.
 
     Attributes:
-        kind: `register` an agent; a field of an `agent`; the `entry` of an agent about another; a
-            `link`, by which the agents of a project see those of another; a field of a `channel`,
-            made by its `access`; a `member` of one.
-        on: The id of the agent, project or channel that is changed.
+        kind: What is changed. `register`: an agent is registered. `agent`: a field of an agent.
+            `entry`: the entry of an agent about another one. `link`: whether the agents of a
+            project see those of another one. `channel`: a field of a channel, which is made with
+            the field `access`. `member`: a member of a channel.
+        on: The id of the agent, project or channel.
         other: The field, or the id of the other agent or project.
-        before, after: The value before and after; None: it is not there. A channel is then
-            archived.
-        by: The agent that does it, as its file declares it; None: the store's owner.
-        file: The file that declares it; empty: an earlier apply is taken back.
+        before, after: The value before and after. None: there is none. A channel without `access`
+            is archived.
+        by: The agent whose file declares it, and which does it. None: the store's owner.
+        file: The file that declares it. Empty: it undoes an earlier apply.
         outcome: `planned`, `done` or `refused`.
         reason: Why it is refused.
     """
@@ -74,34 +76,34 @@ class Action:
 
     @property
     def key(self) -> ActionKey:
-        """What is changed."""
+        """Return what identifies the changed value."""
         return self.kind, self.on, self.other
 
     def refused(self, reason: str) -> Action:
-        """The action, refused."""
+        """Return the action as refused."""
         return replace(self, outcome="refused", reason=reason)
 
     def done(self, store: CoreStore) -> Action:
-        """The action after an attempt to do it. A refused one is not tried."""
-        if self.outcome != "refused":
-            try:
-                _apply_action(store, self)
-            except CapsuleError as error:
-                return self.refused(error.message)
-            return replace(self, outcome="done")
-        return self
+        """Perform the action, and return it with its outcome. A refused one is not performed."""
+        if self.outcome == "refused":
+            return self
+        try:
+            _apply_action(store, self)
+        except CapsuleError as error:
+            return self.refused(error.message)
+        return replace(self, outcome="done")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes that bring a store in line with its files, and what became of them.
+    """The changes that make a store match its files, and their outcomes.
 
     Attributes:
         actions: The actions in their order.
-        snapshot: What the files declare.
-        problems: What is wrong with files of agents. Such a file counts for nothing.
-        number: Its number in the history; 0: it was not applied.
-        time: When it was applied; empty: it was not.
+        snapshot: The declarations of the files.
+        problems: The errors in files of agents. Such a file is ignored.
+        number: Its number in the history. 0: it was not applied.
+        time: When it was applied. Empty: it was not.
     """
 
     actions: tuple[Action, ...]
@@ -111,122 +113,166 @@ class Plan:
     time: str = ""
 
     def having(self, outcome: str) -> list[Action]:
-        """The actions with this outcome."""
+        """Return the actions with this outcome."""
         return [action for action in self.actions if action.outcome == outcome]
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as `--json` prints it, and as it is recorded."""
+        """The plan as `--json` prints it, and as it is recorded on this machine."""
         digest = hashlib.sha256(codec.encode(dict(self.snapshot))).hexdigest()
         return {"version": CURRENT, "hash": f"sha256:{digest}"} | asdict(self)
 
 
 def current_value(store: CoreStore, key: ActionKey) -> Any:
-    """The present value of what an action changes; None: it is not there.
+    """Return the present value of what an action changes. None: there is none.
+
     Raises InvalidDocument.
     """
-    (kind, on, other), people = key, store.inner.object_of(StoreAgents)
-    if kind == "link":
-        return other in people.directory.visible_projects(on) or None
-    if kind == "entry":
-        return people.directory.profile(on).dm_entries.get(other)
+    kind, on, other = key
+    agents = store.inner.object_of(StoreAgents)
+    match kind:
+        case "link":
+            return other in agents.directory.visible_projects(on) or None
+        case "entry":
+            return agents.directory.profile(on).dm_entries.get(other)
+        case "agent":
+            return _current_agent_field(agents, on, other)
     try:
-        if kind == "agent":
-            description = people.documents.read(on).get("description") or ""
-            return (
-                description
-                if other == "description"
-                else getattr(people.directory.profile(on), other)
-            )
         head = store.head(store.inner.object_of(Channels).resolve(on))
     except NotFound:
         return None
     if kind == "member":
         return any(member.id == other and member.is_in for member in head.participants) or None
+    return _current_channel_field(head, other)
+
+
+def _current_agent_field(agents: StoreAgents, id: str, field: str) -> Any:
+    try:
+        document = agents.documents.read(id)
+    except NotFound:
+        return None
+    if field == "description":
+        return document.get("description") or ""
+    return getattr(agents.directory.profile(id), field)
+
+
+def _current_channel_field(head: Head, field: str) -> Any:
     if head.archived or head.channel is None:
         return None
-    if other == "description":
+    if field == "description":
         return head.description or ""
-    return getattr(head.channel, "is_default" if other == "default" else other)
+    if field == "default":
+        return head.channel.is_default
+    return getattr(head.channel, field)
 
 
 def has_left(store: CoreStore, key: ActionKey) -> bool:
-    """Whether it is a member of a channel that has left by itself: no file brings it back."""
+    """Return whether an action is about a member that has left a channel by itself. No file brings
+    it back.
+    """
     kind, on, other = key
     if kind != "member" or not store.engine.exists(CONVERSATIONS, on):
         return False
     return any(
-        each.id == other and each.opted_out_at and not each.is_in
-        for each in store.head(on).participants
+        member.id == other and member.opted_out_at and not member.is_in
+        for member in store.head(on).participants
     )
 
 
 def _apply_action(store: CoreStore, action: Action) -> None:
-    on, other, after, acting = (
-        action.on,
-        action.other,
-        action.after,
-        store.inner.store_for(action.by),
-    )
+    """Perform an action with the methods of the store. Raises CapsuleError if it is refused."""
+    match action.kind:
+        case "register":
+            agents = store.inner.object_of(Agents)
+            agents.register(action.on, action.after["project"], name=action.after["name"])
+        case "agent":
+            acting_agents = store.inner.store_for(action.by).inner.object_of(Agents)
+            if action.other == "description":
+                # To register the agent again would let it join default channels, too.
+                acting_agents._set_fields(action.on, {"description": action.after})
+            else:
+                acting_agents.policy(action.on, **{action.other: action.after})
+        case "entry":
+            _apply_entry(store, action)
+        case "link":
+            _apply_link(store, action)
+        case "channel":
+            _apply_channel(store, action)
+        case "member":
+            _apply_member(store, action)
+
+
+def _apply_entry(store: CoreStore, action: Action) -> None:
+    """Set or remove the entry of an agent about another one."""
+    acting_agents = store.inner.store_for(action.by).inner.object_of(Agents)
     directory = store.inner.object_of(StoreAgents).directory
-    # An id may be the name of another agent, for `on`.
-    whom = f"{other}@{directory.profile(other).project}"
-    agents, mine = store.inner.object_of(Agents), acting.inner.object_of(Agents)
-    channels, projects = store.inner.object_of(Channels), store.inner.object_of(Projects)
-    match action.kind, other, after:
-        case "register", _, _:
-            agents.register(on, after["project"], name=after["name"])
-        case "agent", "description", _:
-            mine._set_fields(
-                on, {"description": after}
-            )  # To register it would join default channels too.
-        case "agent", _, _:
-            mine.policy(on, **{other: after})
-        case "entry", _, None:
-            mine.forget(agent=on, other=whom)
-        case "entry", _, _:
-            (mine.allow if after == "allow" else mine.block)(
-                agent=on, other=whom, reason=action.file or None
-            )
-        case "link", _, True:
-            projects.link(
-                on, other, direction="both" if on in directory.visible_projects(other) else "out"
-            )
-        case "link", _, _ if on in directory.visible_projects(other):
-            projects.link(on, other, direction="in")
-        case "link", _, _:
-            projects.unlink(on, other)
-        case "channel", "access", None:
-            channels.update(on, archived=True)
-        case "channel", "access", _:
-            try:
-                channels.update(on, access=after, archived=False)
-            except NotFound:
-                _, scope, name = on.split("_")
-                channels.create(name, scope=scope, access=after)
-        case "channel", _, _:
-            channels.update(on, **{other: after})
-        case "member", _, None if action.by is not None:
-            acting.inner.object_of(Channels).leave(on)
-        case "member", _, None:
-            channels.remove(on, other)
-        case "member", _, _ if action.by is not None:
-            acting.inner.object_of(Channels).join(on, agent=action.by, source="frontmatter")
-        case _:
-            channels.invite(on, [other])
+    # With its project, because its id alone may be the name of an agent in the project of `on`.
+    other = f"{action.other}@{directory.profile(action.other).project}"
+    if action.after is None:
+        acting_agents.forget(agent=action.on, other=other)
+    elif action.after == "allow":
+        acting_agents.allow(agent=action.on, other=other, reason=action.file or None)
+    else:
+        acting_agents.block(agent=action.on, other=other, reason=action.file or None)
+
+
+def _apply_link(store: CoreStore, action: Action) -> None:
+    """Let a project see another one, or not any more. The other direction stays."""
+    projects = store.inner.object_of(Projects)
+    directory = store.inner.object_of(StoreAgents).directory
+    is_seen_by_other = action.on in directory.visible_projects(action.other)
+    if action.after is True:
+        direction = "both" if is_seen_by_other else "out"
+        projects.link(action.on, action.other, direction=direction)
+    elif is_seen_by_other:
+        projects.link(action.on, action.other, direction="in")
+    else:
+        projects.unlink(action.on, action.other)
+
+
+def _apply_channel(store: CoreStore, action: Action) -> None:
+    """Make or archive a channel, or change a field of it."""
+    channels = store.inner.object_of(Channels)
+    if action.other != "access":
+        settings: Any = {action.other: action.after}
+        channels.update(action.on, **settings)
+    elif action.after is None:
+        channels.update(action.on, archived=True)
+    else:
+        try:
+            channels.update(action.on, access=action.after, archived=False)
+        except NotFound:
+            _, scope, name = action.on.split("_")
+            channels.create(name, scope=scope, access=action.after)
+
+
+def _apply_member(store: CoreStore, action: Action) -> None:
+    """Let an agent join or leave by its own file, or add or remove it for the owner."""
+    if action.by is None:
+        channels = store.inner.object_of(Channels)
+        if action.after is None:
+            channels.remove(action.on, action.other)
+        else:
+            channels.invite(action.on, [action.other])
+        return
+    channels = store.inner.store_for(action.by).inner.object_of(Channels)
+    if action.after is None:
+        channels.leave(action.on)
+    else:
+        channels.join(action.on, agent=action.by, source="frontmatter")
 
 
 #: The kind of document that records an apply.
 KIND_OF_APPLIED = "applied"
 _TRIES = 50
 _TOML = "capsule.toml"
-#: The fields of an agent's file that `capsule.toml` calls otherwise.
+#: The fields of an agent's file that have another name in `capsule.toml`.
 _FIELDS_IN_TOML = {"dm_policy": "dm", "dm_whitelist": "allow"}
 _Tables = Mapping[str, Mapping[str, Any]]
 
 
 class Configuration:
-    """What `capsule.toml` and the files of agents declare of channels, agents and links. It is a
-    person's.
+    """Plans and applies the declarations of `capsule.toml` and of the files of agents. Only a person
+    may do that.
     """
 
     def __init__(self, store: CoreStore) -> None:
@@ -235,7 +281,7 @@ class Configuration:
     def plan(
         self, folders: Iterable[str] = (), home: str | None = None, *, prune: bool = False
     ) -> Plan:
-        """Plan the changes that bring the store in line with the files; change nothing.
+        """Plan the changes that make the store match the files. Nothing is changed.
 
         The files are `capsule.toml`, as it was when the store was opened, and `.claude/agents/*.md`
         in the folder of each project that has an agent on this machine.
@@ -243,53 +289,60 @@ class Configuration:
         Args:
             folders: The folders of further projects.
             home: The folder of the person, whose agents belong to no project. None: there are none.
-            prune: Whether to take back what an earlier apply did and no file declares any more.
+            prune: Whether to undo what an earlier apply did and no file declares any more.
 
-        Raises Refused if the store acts for an agent; InvalidDocument. Cost: copying the documents
+        Raises Refused if the store acts for an agent, and InvalidDocument. Cost: copying the documents
         of the agents and projects, and the beginning of each channel's file, into memory.
         """
-        parts = [*self._files(folders, home)]
-        files = [each for each in parts if isinstance(each, AgentFile)]
+        files = []
+        problems = []
+        for file_or_problem in self._files(folders, home):
+            if isinstance(file_or_problem, AgentFile):
+                files.append(file_or_problem)
+            else:
+                problems.append(file_or_problem)
         settings = self._store.settings
         with self._copy() as copy:
             planner = _Planner(copy)
-            agents = [(file, id) for file in files if (id := planner.register(file))]
+            registered = []
+            for file in files:
+                id = planner.register(file)
+                if id is not None:
+                    registered.append((file, id))
             planner.declare(settings.channels, settings.agents, settings.links)
-            for file, id in agents:
+            for file, id in registered:
                 planner.declare_agent(file, id)
             if prune:
-                planner.take_back(self.history())
-            for file, id in agents:
-                planner.leave_defaults(file, id)
-        snapshot = {name: dict(getattr(settings, name)) for name in ("channels", "agents", "links")}
-        snapshot["files"] = {file.path: file.fields for file in files}
-        return Plan(
-            (*planner.actions,),
-            snapshot,
-            tuple(each for each in parts if isinstance(each, Problem)),
-        )
+                planner.plan_undo(self.history())
+            for file, id in registered:
+                planner.plan_leaving_defaults(file, id)
+        snapshot = {
+            "channels": dict(settings.channels),
+            "agents": dict(settings.agents),
+            "links": dict(settings.links),
+            "files": {file.path: file.fields for file in files},
+        }
+        return Plan(tuple(planner.actions), snapshot, tuple(problems))
 
     def apply(self, plan: Plan) -> Plan:
-        """Do the actions of a plan, and nothing else. If one is refused by now, the others are done
-        all the same.
+        """Perform the actions of a plan, and nothing else. If one is refused by now, the others are
+        performed.
 
         Args:
             plan: The plan.
 
         Returns the plan with the outcome of each action. Raises Refused if the store acts for an
-        agent; StorageFailed.
+        agent, and StorageFailed.
 
-        Cost: as the actions, and writing a small file twice; nothing if there is nothing to do.
+        Cost: as the actions, and writing a small file twice. Nothing if nothing is planned.
         """
         self._ensure_owner()
         if not plan.having("planned"):
             return plan
-        plan = self._recorded(
-            replace(plan, time=timestamps.now())
-        )  # First: a crash may cut short what follows.
-        return self._recorded(
-            replace(plan, actions=tuple(action.done(self._store) for action in plan.actions))
-        )
+        # The plan is recorded first, because a crash may interrupt its actions.
+        recorded = self._record(replace(plan, time=timestamps.now()))
+        actions = tuple(action.done(self._store) for action in recorded.actions)
+        return self._record(replace(recorded, actions=actions))
 
     def rollback(self, number: int) -> Plan:
         """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten.
@@ -304,44 +357,43 @@ class Configuration:
             raise NotFound(f"there is no apply {number}", id=str(number))
         with self._copy() as copy:
             planner = _Planner(copy)
-            planner.take_back(plan for plan in history if plan.number >= number)
-        return self.apply(Plan((*planner.actions,), {"rollback": number}))
+            planner.plan_undo(plan for plan in history if plan.number >= number)
+        return self.apply(Plan(tuple(planner.actions), {"rollback": number}))
 
     def history(self) -> list[Plan]:
         """List the applies of this machine, the oldest first. Raises InvalidDocument. Cost: reading a
         small file for each.
         """
         self._ensure_owner()
-        documents = (
-            self._store.engine.document(KIND_OF_APPLIED, str(number)) for number in self._numbers()
-        )
-        return [
-            Plan(
-                tuple(Action(**of) for of in each["actions"]),
-                each["snapshot"],
-                (),
-                each["number"],
-                each["time"],
+        plans = []
+        for number in self._numbers():
+            document = self._store.engine.document(KIND_OF_APPLIED, str(number))
+            plan = Plan(
+                actions=tuple(Action(**fields) for fields in document["actions"]),
+                snapshot=document["snapshot"],
+                number=document["number"],
+                time=document["time"],
             )
-            for each in documents
-        ]
+            plans.append(plan)
+        return plans
 
     def _numbers(self) -> list[int]:
         return sorted(int(id) for id in self._store.engine.ids(KIND_OF_APPLIED) if id.isdecimal())
 
-    def _recorded(self, plan: Plan) -> Plan:
-        """The plan, recorded under its number, or else under the next one."""
+    def _record(self, plan: Plan) -> Plan:
+        """Record a plan under its number, or under the next one, and return it with its number."""
         engine = self._store.engine
 
         def record() -> Plan:
-            numbered = replace(plan, number=plan.number or max(self._numbers(), default=0) + 1)
-            place = KIND_OF_APPLIED, str(numbered.number)
-            # Without a number of its own it is Interfered if another program took this one.
-            engine.put(
-                *place,
-                codec.encode(numbered.as_json()),
-                engine.version(*place) if plan.number else None,
-            )
+            if plan.number:
+                id = str(plan.number)
+                version = engine.version(KIND_OF_APPLIED, id)
+                engine.put(KIND_OF_APPLIED, id, codec.encode(plan.as_json()), version)
+                return plan
+            numbered = replace(plan, number=max(self._numbers(), default=0) + 1)
+            # Raises ConcurrentWrite if another program took this number. Then it is tried again.
+            id = str(numbered.number)
+            engine.put(KIND_OF_APPLIED, id, codec.encode(numbered.as_json()), None)
             return numbered
 
         return retry(record, KIND_OF_APPLIED, tries=_TRIES)
@@ -362,20 +414,22 @@ class Configuration:
             yield from agents_in(home, None)
 
     def _copy(self) -> CoreStore:
-        """The agents, projects and channels in memory, without messages."""
+        """Return a store in memory with the agents, projects and channels, without messages."""
         self._ensure_owner()
-        engine, settings = self._store.engine, self._store.settings
-        names = [(kind, id) for kind in (AGENT.name, PROJECT.name) for id in engine.ids(kind)]
-        channels = (id for id in engine.ids(CONVERSATIONS) if id.startswith("channel_"))
-        copied = [(kind, engine.document(kind, id), b"") for kind, id in names]
-        copied += [(CONVERSATIONS, engine.head(id)[0] | {"history": []}, b"") for id in channels]
-        return type(self._store)("", settings, opening.in_memory(copied))
+        engine = self._store.engine
+        documents: list[tuple[str, Any, bytes]] = []
+        for kind in (AGENT.name, PROJECT.name):
+            for id in engine.ids(kind):
+                documents.append((kind, engine.document(kind, id), b""))
+        for id in engine.ids(CONVERSATIONS):
+            if id.startswith("channel_"):
+                head, *_ = engine.head(id)
+                documents.append((CONVERSATIONS, head | {"history": []}, b""))
+        return type(self._store)("", self._store.settings, opening.in_memory(documents))
 
 
 class _Planner:
-    """The actions of a plan. Each is done on a copy of the store, so that the next one is judged
-    after it.
-    """
+    """Plans actions. Each is performed on a copy of the store, so that the next one sees its result."""
 
     def __init__(self, copy: CoreStore) -> None:
         self.actions: list[Action] = []
@@ -384,12 +438,14 @@ class _Planner:
         self._declared: set[ActionKey] = set()
 
     def register(self, file: AgentFile) -> str | None:
-        """The id of a file's agent, which is registered if need be; None: it can't be."""
-        name, scope = file.fields["name"], _scope_of(file)
+        """Return the id of a file's agent, and plan its registration unless it is registered.
+
+        None: it can't be registered.
+        """
+        name = file.fields["name"]
+        scope = _scope_of(file)
         id = folder_ids(name, MAX_AGENT_ID, "agent")[0]
-        if self._people.documents.exists(
-            id
-        ):  # An agent of another project, which the file is not of.
+        if self._people.documents.exists(id):  # An agent of another project has this id.
             id = f"{id}-{scope[-6:]}"
         action = Action(
             "register", id, "", None, {"name": name, "project": file.project}, file=file.path
@@ -400,90 +456,78 @@ class _Planner:
             self._plan(action)
         except CapsuleError as error:
             self._plan(action.refused(error.message))
-        return id if self.actions[-1].outcome == "planned" else None
+        if self.actions[-1].outcome != "planned":
+            return None
+        return id
 
     def declare(
         self, channels: _Tables, agents: _Tables, links: Mapping[str, Iterable[str]]
     ) -> None:
-        """Plan what `capsule.toml` declares."""
-        for project, seen in links.items():
-            for other in seen:
-                self._want("link", project, other, True)
-        for name, about in channels.items():
-            channel = _with_scope(name, about.get("scope", GLOBAL))
-            self._want("channel", channel, "access", about.get("access"))
+        """Plan the declarations of `capsule.toml`."""
+        for project, visible_projects in links.items():
+            for other in visible_projects:
+                self._plan_value("link", project, other, True)
+        for name, declared in channels.items():
+            channel = _with_scope(name, declared.get("scope", GLOBAL))
+            self._plan_value("channel", channel, "access", declared.get("access"))
             for field in ("description", "default", "topic_required", "default_topic"):
-                if field in about:
-                    self._want("channel", channel, field, about[field])
-            for member in about.get("members", ()):
-                self._want("member", channel, member, True)
-        for agent, about in agents.items():
-            self._declare_policy(agent, about)
+                if field in declared:
+                    self._plan_value("channel", channel, field, declared[field])
+            for member in declared.get("members", ()):
+                self._plan_value("member", channel, member, True)
+        for agent, declared in agents.items():
+            self._declare_policy(agent, declared)
 
     def _declare_policy(
-        self, agent: str, about: Mapping[str, Any], file: str = _TOML, by: str | None = None
+        self, agent: str, declared: Mapping[str, Any], file: str = _TOML, by: str | None = None
     ) -> None:
         for field in ("dm", "discoverable", "description"):
-            if field in about:
-                self._want("agent", agent, field, about[field], file, by)
+            if field in declared:
+                self._plan_value("agent", agent, field, declared[field], file, by)
         for permission in ("block", "allow"):
-            for other in about.get(permission, ()):
-                self._want("entry", agent, other, permission, file, by)
+            for other in declared.get(permission, ()):
+                self._plan_value("entry", agent, other, permission, file, by)
 
     def declare_agent(self, file: AgentFile, id: str) -> None:
-        """Plan what the file of an agent declares; what `capsule.toml` says of the same counts
-        more.
-        """
-        about = {_FIELDS_IN_TOML.get(name, name): value for name, value in file.fields.items()}
-        self._declare_policy(id, about, file.path, id)
-        for scope, names in ((GLOBAL, "channels.global"), (_scope_of(file), "channels.project")):
-            for name in file.fields.get(names, ()):
-                self._want("member", _with_scope(name, scope), id, True, file.path, id)
+        """Plan the declarations of an agent's file. `capsule.toml` overrides them."""
+        declared = {_FIELDS_IN_TOML.get(name, name): value for name, value in file.fields.items()}
+        self._declare_policy(id, declared, file.path, id)
+        for scope, field in ((GLOBAL, "channels.global"), (_scope_of(file), "channels.project")):
+            for name in file.fields.get(field, ()):
+                self._plan_value("member", _with_scope(name, scope), id, True, file.path, id)
 
-    def take_back(self, history: Iterable[Plan]) -> None:
-        """Plan to take back what was applied, where nothing else is declared."""
-        applied: dict[ActionKey, Action] = {}
-        for action in (
-            action for plan in history for action in plan.actions if action.outcome != "refused"
-        ):
-            first = applied.pop(action.key, action)
-            is_final = action.kind == "register" or (action.by is not None and action.after is None)
-            if not is_final and first.before != action.after:
-                applied[action.key] = replace(action, before=first.before)
-        for key, was in applied.items():
-            now = current_value(self._copy, key)
-            action = Action(*key, now, was.before)
-            if key in self._declared or now == was.before:
+    def plan_undo(self, history: Iterable[Plan]) -> None:
+        """Plan to undo what was applied, unless it is declared."""
+        for key, applied in _applied_changes(history).items():
+            current = current_value(self._copy, key)
+            if key in self._declared or current == applied.before:
                 continue
-            if now == was.after:
+            kind, on, other = key
+            action = Action(kind, on, other, before=current, after=applied.before)
+            if current == applied.after:
                 self._plan(action)
-            elif now is not None:
+            elif current is not None:
                 self._plan(action.refused("it was changed since, and stays unchanged"))
 
-    def leave_defaults(self, file: AgentFile, id: str) -> None:
+    def plan_leaving_defaults(self, file: AgentFile, id: str) -> None:
         """Plan that an agent leaves the default channels that its file excludes."""
-        excluded = (
-            {"*"}
-            if file.fields.get("never_default")
-            else {*file.fields.get("channels.exclude", ())}
-        )
-        for each in self._copy.inner.object_of(Channels).list(agent=id):
-            action = Action("member", each.id, id, True, None, id, file.path)
-            is_meant = (
-                each.channel.is_default
-                and each.is_in
-                and excluded & {"*", each.channel.name, each.id}
-            )
-            if is_meant and action.key not in self._declared:
-                (member,) = (
-                    member
-                    for member in self._copy.inner.object_of(Channels).members(each.id)
-                    if member.id == id
-                )
-                if member.source == "default":  # Else it joined by itself, or was invited.
-                    self._plan(action)
+        excluded = {*file.fields.get("channels.exclude", ())}
+        if file.fields.get("never_default"):
+            excluded = {"*"}
+        channels = self._copy.inner.object_of(Channels)
+        for listing in channels.list(agent=id):
+            channel = listing.channel
+            is_excluded = bool(excluded & {"*", channel.name, listing.id})
+            if not (channel.is_default and listing.is_in and is_excluded):
+                continue
+            action = Action("member", listing.id, id, True, None, id, file.path)
+            if action.key in self._declared:
+                continue
+            (member,) = (m for m in channels.members(listing.id) if m.id == id)
+            if member.source == "default":  # Else it joined by itself, or was invited.
+                self._plan(action)
 
-    def _want(
+    def _plan_value(
         self,
         kind: ActionKind,
         on: str,
@@ -498,39 +542,70 @@ class _Planner:
         except CapsuleError as error:
             self._plan(Action(kind, on, other, None, after, by, file).refused(error.message))
             return
-        # The access of a channel that is only named stays as it is.
-        action = Action(*key, before, (before or "open") if after is None else after, by, file)
+        if after is None:  # The access of a channel that is only named is not changed.
+            after = before or "open"
+        action = Action(*key, before, after, by, file)
         if (before, after) == ("block", "allow"):
             action = action.refused(
                 f"{key[1]} has blocked {key[2]}, and a file can't lift the block"
             )
-        if (
-            key not in self._declared
-            and action.before != action.after
-            and not has_left(self._copy, key)
-        ):
+        is_change = action.before != action.after and not has_left(self._copy, key)
+        if is_change and key not in self._declared:
             self._plan(action)
         self._declared.add(key)
 
     def _plan(self, action: Action) -> None:
-        tried = action.done(self._copy)
-        self.actions.append(action if tried.outcome == "done" else tried)
+        """Add an action, after performing it on the copy. If it is refused there, it is added as
+        refused.
+        """
+        performed = action.done(self._copy)
+        self.actions.append(action if performed.outcome == "done" else performed)
 
     def _ids(self, kind: ActionKind, on: str, other: str, by: str | None) -> tuple[str, str]:
+        """Return the ids of the names that a declaration has for `Action.on` and `Action.other`.
+
+        Args:
+            kind: The kind of the action.
+            on, other: The names. `other` is a field for an agent and a channel.
+            by: The agent whose file declares it. Its own id is given. None: `capsule.toml` does.
+        """
         resolve = self._people.directory.resolve
         if kind == "link":
             return self._project(on), self._project(other)
+        on_id = on
         if kind in ("channel", "member"):
             name, _, scope = on.partition("@")
-            on = channel_id(self._project(scope), check_channel_name(name))
+            on_id = channel_id(self._project(scope), check_channel_name(name))
         elif by is None:
-            on = resolve(on, None)
+            on_id = resolve(on, None)
         if kind == "entry" or (kind == "member" and by is None):
-            other = resolve(other, by)
-        return on, other
+            return on_id, resolve(other, by)
+        return on_id, other
 
     def _project(self, name: str) -> str:
-        return GLOBAL if name == GLOBAL else self._people.directory.resolve_project(name)
+        if name == GLOBAL:
+            return GLOBAL
+        return self._people.directory.resolve_project(name)
+
+
+def _applied_changes(history: Iterable[Plan]) -> dict[ActionKey, Action]:
+    """Return for each value the change that all applied plans together made.
+
+    Registrations are left out, as no agent is forgotten. So are channels that an agent left by its
+    own file, as it left them for good.
+    """
+    changes: dict[ActionKey, Action] = {}
+    for plan in history:
+        for action in plan.actions:
+            if action.outcome == "refused":
+                continue
+            first = changes.pop(action.key, action)
+            has_left_by_itself = action.by is not None and action.after is None
+            if action.kind == "register" or has_left_by_itself:
+                continue
+            if first.before != action.after:
+                changes[action.key] = replace(action, before=first.before)
+    return changes
 
 
 def _scope_of(file: AgentFile) -> str:
@@ -538,5 +613,7 @@ def _scope_of(file: AgentFile) -> str:
 
 
 def _with_scope(name: str, scope: str) -> str:
-    """The name of a channel with its scope."""
-    return name if "@" in name else f"{name}@{scope}"
+    """Return the name of a channel with its scope."""
+    if "@" in name:
+        return name
+    return f"{name}@{scope}"

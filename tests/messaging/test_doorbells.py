@@ -57,15 +57,15 @@ def test_a_ring_is_due_at_once_then_after_1_5_and_30_minutes_and_never_again() -
     bell = RegisteredTarget(DoorbellTarget("webhook"))
     times = [0, 59, 60, 61, 359, 360, 361, 2159, 2160, 2161, 100_000]
     for time in times:
-        if bell.due("", after(time)):
-            bell = bell.ringing(after(time))
-    assert bell.rung == (after(0), after(60), after(360), after(2160))
+        if bell.is_due("", after(time)):
+            bell = bell.with_ring(after(time))
+    assert bell.ring_times == (after(0), after(60), after(360), after(2160))
 
 
 def test_a_ring_before_the_agent_read_something_does_not_count() -> None:
     bell = RegisteredTarget(DoorbellTarget("webhook"), (after(0), after(60)))
-    assert not bell.due("", after(61))
-    assert bell.due(after(61), after(62))
+    assert not bell.is_due("", after(61))
+    assert bell.is_due(after(61), after(62))
     assert bell.outstanding(after(30)) == [after(60)]
 
 
@@ -90,7 +90,7 @@ def test_the_next_message_rings_at_once_when_the_agent_has_read(
     doorbells.ring(store, "bob", lambda: "1 unread from anna")
     doorbells.record_read(store, "bob")
     stored = doorbells.load_targets(store, "bob")
-    assert not any(bell.outstanding(stored.read) for bell in stored.targets)
+    assert not any(bell.outstanding(stored.last_read_at) for bell in stored.targets)
     clock[0] = 2
     assert doorbells.ring(store, "bob", lambda: "1 unread from carl")
     assert heard.read_text().splitlines() == [
@@ -131,7 +131,7 @@ def test_a_bell_that_fails_is_a_warning_and_is_not_tried_with_every_message(
     assert len(caplog.records) == 3
     assert not doorbells.ring(store, "bob", lambda: "2 unread from anna")
     assert len(caplog.records) == 3
-    assert all(bell.failed for bell in doorbells.load_targets(store, "bob").targets)
+    assert all(bell.failure for bell in doorbells.load_targets(store, "bob").targets)
     assert not doorbells.was_rung(store, "bob", after(0))
 
 

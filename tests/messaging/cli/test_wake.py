@@ -98,7 +98,7 @@ def started(capsule: Any, session: str = "one") -> subprocess.Popen[bytes]:
     process.stdin.close()
     with Store.open(capsule.root) as store:
         while True:
-            bell = doorbells.load_targets(store, "bob").at(
+            bell = doorbells.load_targets(store, "bob").find(
                 DoorbellTarget("claude-code", {"session": session})
             )
             if bell is not None and doorbells.is_reachable(store, bell):
