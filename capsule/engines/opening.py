@@ -183,7 +183,7 @@ def make_files(root: str) -> list[str]:
     return missing
 
 
-def between_writes(root: str, kind: str, id: str, timeout_s: float) -> bytes | None:
+def read_between_writes(root: str, kind: str, id: str, timeout_s: float) -> bytes | None:
     """A document of a store of files, read under its mutex; None: no store writes it, or it can't
     be had in time.
     """

@@ -81,7 +81,7 @@ class Clone:
         Cost: some ten starts of git, of which `git status` looks at every document, and a read of
         those that it names.
         """
-        return status.look(self.repository, self.program, self._flushed().conflicts.list())
+        return status.inspect_clone(self.repository, self.program, self._flushed().conflicts.list())
 
     # -- Commits -----------------------------------------------------------------------------------
 

@@ -3,19 +3,19 @@
 `log` and `commit_at` list and find commits. A text that is neither a revision nor a date is an
 error and never means "now". Git's own parser of dates accepts nearly any text, so it is not used.
 
-`timeline` lists the commits that changed one conversation. It follows `git log` for the one path,
+`history` lists the commits that changed one conversation. It follows `git log` for the one path,
 with git's simplification of history (git-log(1)): a merge is listed if its version differs from
-those of all its parents. `--follow` is not used, because it guesses by similarity and stops where
-branches join. A conversation's file never changes its name. So where its history begins, a file of
-that name which the same commit removed from another folder shows where the list continues. A
-version that does not parse is listed as damaged and hides no other. Nothing here writes.
+the versions of all its parents. `--follow` is not used, because it guesses by similarity and stops
+where branches join. A conversation's file never changes its name. If the commit that added the file
+removed a file of that name from another folder, the store was moved, and the list continues with
+the former path. A version that does not parse is listed as damaged and hides no other.
 
 `ancestor` finds the committed version from which two versions of a conversation began, for copies
-that a file synchronizer made. It takes a version only if both sides prove that their writers had
-read it: each has the last message of that version and an `updatedAt` that is not earlier, each
-message that both have is the same or has a later edit, and no message that a side lacks came into
-the committed version after that last message (by a merge, for example). Without such a version
-there is no ancestor, and the merge keeps more than it must, which is the smaller mistake.
+that a file synchronizer made. It accepts a version only if both sides prove that their writers had
+read it (`_has_read`). Without such a version there is no ancestor, and the merge keeps more than it
+must, which is the smaller mistake.
+
+What must stay true: nothing here writes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ from capsule.git.repository import Repository
 from capsule.git_program import Git
 from capsule.store.store import CoreStore
 
-#: \x01 and seven texts, each with a NUL behind it (git-log(1), "PRETTY FORMATS").
+#: \x01 and seven texts, each followed by a NUL (git-log(1), "PRETTY FORMATS").
 _FORMAT = "--format=%x01%H%x00%P%x00%aN%x00%aE%x00%aI%x00%cI%x00%s"
-#: `BRANCH@{...}` with what is no number and no name of a branch in the braces: git takes that for a
-#: date.
+#: `BRANCH@{...}` with neither a number nor a name in the braces, which git parses as a date.
 _REFLOG_DATE = re.compile(r"@\{(?!-?[0-9]+\}|u\}|upstream\}|push\})", re.IGNORECASE)
 _DAY = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}|[0-9]{4}-?W[0-9]{2}-?[0-9]")
 
@@ -53,11 +52,10 @@ class Commit:
     """One commit.
 
     Attributes:
-        hash: Its whole hash.
-        parents: Those of its parents.
-        author, email: Who wrote it, by the repository's mailmap.
-        at, committed_at: When it was written, and when it was committed, in ISO 8601 with the
-            person's zone.
+        hash: Its full hash.
+        parents: The hashes of its parents.
+        author, email: Its author, by the repository's mailmap.
+        at, committed_at: The author's and the committer's time, in ISO 8601 with the person's zone.
         subject: The first line of its message.
     """
 
@@ -71,81 +69,86 @@ class Commit:
 
 
 class PathDifference(NamedTuple):
-    """What a commit did to one path: the blob it was in each parent, and the blob that it is;
-    empty: none.
+    """What a commit did to one path.
+
+    Attributes:
+        path: The path.
+        parent_blobs: The blob at the path in each parent. Empty: none.
+        blob: The blob at the path in the commit. Empty: none.
     """
 
     path: str
-    before: tuple[str, ...]
-    after: str
+    parent_blobs: tuple[str, ...]
+    blob: str
 
 
 def log(git: Git, *arguments: str) -> list[tuple[Commit, list[PathDifference]]]:
-    """The commits by a `git log` with these arguments, and their differences, if the arguments have
-    `--raw`.
+    """Return the commits of a `git log` with these arguments. If the arguments have `--raw`, each
+    has its differences.
     """
     fields = git.run(
         "log", "-z", "--no-abbrev", "--no-renames", "--encoding=UTF-8", _FORMAT, *arguments
     ).fields
     commits: list[tuple[Commit, list[PathDifference]]] = []
-    at = 0
-    while at < len(fields):
-        text = fields[at].lstrip("\n")
-        if text.startswith("\x01"):
-            commits.append(
-                (Commit(text[1:], tuple(fields[at + 1].split()), *fields[at + 2 : at + 7]), [])
-            )
-            at += 7
-        elif text:
-            # A colon for each parent, the modes, the blobs, and what was done; then the path.
-            parents = len(text) - len(text.lstrip(":"))
-            blobs = text[parents:].split(" ")[parents + 1 : 2 * parents + 2]
-            *before, after = (blob if blob.strip("0") else "" for blob in blobs)
-            commits[-1][1].append(PathDifference(fields[at + 1], tuple(before), after))
-            at += 2
+    index = 0
+    while index < len(fields):
+        field = fields[index].lstrip("\n")
+        if field.startswith("\x01"):
+            parents = tuple(fields[index + 1].split())
+            commits.append((Commit(field[1:], parents, *fields[index + 2 : index + 7]), []))
+            index += 7
+        elif field:
+            # A colon for each parent, the modes, the blobs and the status. The path follows.
+            count = len(field) - len(field.lstrip(":"))
+            names = field[count:].split(" ")[count + 1 : 2 * count + 2]
+            *parent_blobs, blob = (name if name.strip("0") else "" for name in names)
+            _, differences = commits[-1]
+            differences.append(PathDifference(fields[index + 1], tuple(parent_blobs), blob))
+            index += 2
         else:
-            at += 1
+            index += 1
     return commits
 
 
 def commit_at(repository: Repository, text: str) -> Commit:
-    """The commit that `text` names: a revision (gitrevisions(7)), or a date or time.
+    """Return the commit for a revision (gitrevisions(7)), or for a date or time.
 
-    Of a date the end of its day counts. It stands for the latest commit of this branch, by its
-    first parents, whose committer's date is not after it.
+    A date means the end of its day. The commit for a time is the latest commit of this branch, by
+    its first parents, whose committer's date is not later.
 
     Raises:
-        NotFound: There is no such commit.
-        InvalidInput: It is neither.
+        NotFound: No such commit exists.
+        InvalidInput: `text` is neither a revision nor a date or time.
     """
     if _REFLOG_DATE.search(text):
         raise InvalidInput(f"{text!r}: give the date alone, like 2025-01-31 or 2025-01-31T12:00Z")
     git = repository.git
     if "\0" not in text and text:
-        answer = git.run(
+        output = git.run(
             "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}", ok_codes=(0, 1, 128)
         )
-        if (
-            not answer.code and answer.text.isalnum()
-        ):  # What is excluded, like ^main, comes back with its mark.
-            return _commit(git, answer.text)
-        if "ambiguous" in answer.words:
+        # The output for an excluded revision, such as ^main, begins with the mark.
+        if output.code == 0 and output.text.isalnum():
+            return _commit(git, output.text)
+        if "ambiguous" in output.words:
             raise InvalidInput(f"{text!r} fits several commits; give more characters of it")
-    until = _seconds(text)
+    latest_s = _seconds(text)
     if git.head() is None:
         raise NotFound("there is no commit here yet; see: git log", id=text)
     # `--min-age` takes seconds and nothing else, where `--until` would read a date.
-    options = ("--first-parent", "--max-count=1", f"--min-age={until}")
-    hash = git.run("rev-list", *options, "HEAD").text if until >= 0 else ""
+    hash = ""
+    if latest_s >= 0:
+        options = ("--first-parent", "--max-count=1", f"--min-age={latest_s}")
+        hash = git.run("rev-list", *options, "HEAD").text
     if not hash:
         first = git.run("rev-list", "--first-parent", "--max-parents=0", "HEAD").text.split("\n")[0]
-        began = f"; it begins at {_commit(git, first).committed_at}" if first else ""
-        raise NotFound(f"this branch has no commit up to {text}{began}", id=text)
+        beginning = f"; it begins at {_commit(git, first).committed_at}" if first else ""
+        raise NotFound(f"this branch has no commit up to {text}{beginning}", id=text)
     return _commit(git, hash)
 
 
 def _seconds(text: str) -> int:
-    """Seconds since 1970 of a date or a time. Raises InvalidInput."""
+    """Return a time, or the end of a date, in seconds since 1970. Raises InvalidInput."""
     try:
         time = timestamps.parse(text)
         if _DAY.fullmatch(text):
@@ -163,8 +166,9 @@ def _commit(git: Git, hash: str) -> Commit:
     return log(git, "--no-walk", "--end-of-options", hash)[0][0]
 
 
-#: Versions kept in memory: what was before one commit is what another made.
-_CACHED = 8
+#: The number of parsed versions in memory. The version after one commit is often the version before
+#: the next one.
+_MAX_CACHED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +176,10 @@ class TimelineStep:
     """What one commit did to a conversation.
 
     Attributes:
-        commit: The commit; None: what is not committed yet.
+        commit: The commit. None: the step is the uncommitted changes.
         words: What it did, in a few words each.
-        comparison: The same as data; None where one of the versions does not parse.
-        damaged: What is wrong with the version in this commit; empty when nothing is.
+        comparison: The same as data. None: one of the versions does not parse.
+        damaged: The problem of the version in this commit. Empty: it has none.
     """
 
     commit: Commit | None
@@ -184,15 +188,13 @@ class TimelineStep:
     damaged: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the object that `--json` prints."""
         result: dict[str, Any] = {"commit": None, "words": list(self.words)}
         if self.commit is not None:
-            about = asdict(self.commit)
-            result |= {
-                "commit": about.pop("hash"),
-                "committedAt": about.pop("committed_at"),
-                **about,
-            }
+            commit_json = asdict(self.commit)
+            result["commit"] = commit_json.pop("hash")
+            result["committedAt"] = commit_json.pop("committed_at")
+            result |= commit_json
         if self.comparison is not None:
             result["changes"] = self.comparison.as_json()
         if self.damaged:
@@ -201,7 +203,12 @@ class TimelineStep:
 
 
 class _ReadVersion(NamedTuple):
-    """One version, as far as it can be read; neither: there was none."""
+    """One version, as far as it can be read. The default is a version that does not exist.
+
+    Attributes:
+        document: The document, if it parses.
+        damaged: The problem, if it does not.
+    """
 
     document: dict[str, Any] | None = None
     damaged: str = ""
@@ -210,31 +217,35 @@ class _ReadVersion(NamedTuple):
 def history(
     store: CoreStore, repository: Repository, id: str, *, limit: int | None = None
 ) -> Generator[TimelineStep, None, None]:
-    """What became of a conversation, the latest first; what is not committed yet before all."""
-    path, is_known = (
-        repository.path_of(CONVERSATIONS, id),
-        limit == 0 or store.engine.exists(CONVERSATIONS, id),
-    )
+    """Yield what happened to a conversation, the latest first. The uncommitted changes come before
+    all commits.
+
+    Raises NotFound at the end, if neither the store nor the history has the conversation.
+    """
+    path = repository.path_of(CONVERSATIONS, id)
+    exists = limit == 0 or store.engine.exists(CONVERSATIONS, id)
+    remaining = limit
     with BlobReader(repository.git) as blobs:
 
-        @lru_cache(maxsize=_CACHED)
+        @lru_cache(maxsize=_MAX_CACHED)
         def version(name: str) -> _ReadVersion:
             data = blobs.read(name) if name else None
+            if data is None:
+                return _ReadVersion()
             try:
-                return _ReadVersion(
-                    None if data is None else decode_checked(data, f"{id}.json", id)
-                )
+                return _ReadVersion(decode_checked(data, f"{id}.json", id))
             except InvalidDocument as error:
                 return _ReadVersion(damaged=error.message)
 
         pending = _pending(store, id, version(f"HEAD:{path}"), lambda: blobs.read(f"HEAD:{path}"))
         if pending is not None and limit != 0:
             yield pending
-            is_known, limit = True, None if limit is None else limit - 1
-        for commit, difference, came_from in _changes(repository, path, limit):
-            yield _step(commit, difference, came_from, version)
-            is_known = True
-    if not is_known:
+            exists = True
+            remaining = None if limit is None else limit - 1
+        for commit, difference, former_path in _changes(repository, path, remaining):
+            yield _step(commit, difference, former_path, version)
+            exists = True
+    if not exists:
         raise NotFound(
             f"no conversation {id} here, nor in the history of this branch",
             remedy=Remedy("list"),
@@ -243,124 +254,142 @@ def history(
 
 
 def versions_of(repository: Repository, id: str, limit: int) -> list[str]:
-    """The blobs that a conversation was on this branch, the latest first, each once."""
-    differences = (
-        change[1] for change in _changes(repository, repository.path_of(CONVERSATIONS, id), limit)
-    )
-    return list(dict.fromkeys(difference.after for difference in differences if difference.after))
+    """Return the blobs of a conversation's versions on this branch, the latest first, each once."""
+    path = repository.path_of(CONVERSATIONS, id)
+    blobs = [difference.blob for _, difference, _ in _changes(repository, path, limit)]
+    return list(dict.fromkeys(filter(None, blobs)))
 
 
 def _pending(
     store: CoreStore, id: str, committed: _ReadVersion, read_committed: Callable[[], bytes | None]
 ) -> TimelineStep | None:
-    """What the store has that the last commit does not."""
+    """Return the step of the uncommitted changes, or None if there are none.
+
+    Args:
+        store: The store.
+        id: The conversation.
+        committed: The version in the last commit.
+        read_committed: Reads the bytes of that version.
+    """
     try:
-        now = _ReadVersion(store.document(id))
+        present = _ReadVersion(store.document(id))
     except NotFound:
-        now = _ReadVersion()
+        present = _ReadVersion()
     except InvalidDocument as error:
         content = store.engine.external_edits().read_stray(CONVERSATIONS, id)
-        is_committed = content is not None and content == read_committed()
-        return None if is_committed else TimelineStep(None, ("damaged",), damaged=error.message)
-    words, comparison = _words(now, [committed])
-    return TimelineStep(None, words, comparison) if committed.damaged or comparison else None
+        if content is not None and content == read_committed():
+            return None
+        return TimelineStep(None, ("damaged",), damaged=error.message)
+    words, comparison = _describe(present, [committed])
+    if not committed.damaged and not comparison:
+        return None
+    return TimelineStep(None, words, comparison)
 
 
 def _changes(
     repository: Repository, path: str, limit: int | None
 ) -> Iterator[tuple[Commit, PathDifference, str]]:
-    """The commits that touched the conversation, what they did, and from which other path it came
-    with them.
+    """Yield the commits that touched a conversation, the latest first: the commit, its difference,
+    and the former path of the conversation, if the commit moved it.
     """
     git = repository.git
-    start, left = git.head(), limit
-    while start and (left is None or left > 0):
-        most = () if left is None else (f"--max-count={left}",)
-        # `-c`: of a merge, what differs from all its parents (git-diff-tree(1), "DIFF FORMAT FOR
-        # MERGES").
-        commits = log(
-            git, "-c", "--raw", *most, "--end-of-options", start, "--", f":(top,literal){path}"
-        )
-        start, left = "", None if left is None else left - len(commits)
+    start = git.head()
+    remaining = limit
+    current_path = path
+    while start and (remaining is None or remaining > 0):
+        options = () if remaining is None else (f"--max-count={remaining}",)
+        # `-c`: for a merge, the paths that differ from all its parents (git-diff-tree(1), "DIFF
+        # FORMAT FOR MERGES").
+        spec = f":(top,literal){current_path}"
+        commits = log(git, "-c", "--raw", *options, "--end-of-options", start, "--", spec)
+        start = ""
+        if remaining is not None:
+            remaining -= len(commits)
         for number, (commit, differences) in enumerate(commits, 1):
-            difference = next(
-                (listed for listed in differences if listed.path == path),
-                PathDifference(path, ("",), ""),
-            )
-            came_from, is_last = "", number == len(commits)
-            # A shallow clone's oldest commit has no parents here: git leaves out those that the
-            # clone lacks.
-            if is_last and not any(difference.before) and len(commit.parents) == 1:
-                came_from, blob = _moved_from(git, commit, path)
-                difference = difference._replace(before=(blob,))
-                start = commit.parents[0] if came_from else ""
-            yield commit, difference, came_from
-            path = came_from or path
+            difference = PathDifference(current_path, ("",), "")
+            for listed in differences:
+                if listed.path == current_path:
+                    difference = listed
+                    break
+            former_path = ""
+            is_last = number == len(commits)
+            # A shallow clone's oldest commit has no parents: git omits those that the clone lacks.
+            if is_last and not any(difference.parent_blobs) and len(commit.parents) == 1:
+                former_path, blob = _moved_from(git, commit, current_path)
+                difference = difference._replace(parent_blobs=(blob,))
+                start = commit.parents[0] if former_path else ""
+            yield commit, difference, former_path
+            current_path = former_path or current_path
 
 
 def _moved_from(git: Git, commit: Commit, path: str) -> tuple[str, str]:
-    """From which path a conversation's file came with the commit in which its history begins, and
-    its blob there.
+    """Return the former path of a conversation that a commit added, and its blob there. Both are
+    empty if the commit did not move it.
     """
     name = "/".join(path.rsplit("/", 2)[-2:])
     command = ("diff-tree", "-r", "--no-abbrev", "--diff-filter=D", commit.parents[0], commit.hash)
-    gone = changes(git, *command, "--", f":(top,glob)**/{name}")
-    return (gone[0].path, gone[0].old) if len(gone) == 1 else ("", "")
+    deleted = changes(git, *command, "--", f":(top,glob)**/{name}")
+    return (deleted[0].path, deleted[0].old) if len(deleted) == 1 else ("", "")
 
 
 def _step(
     commit: Commit,
     difference: PathDifference,
-    came_from: str,
+    former_path: str,
     version: Callable[[str], _ReadVersion],
 ) -> TimelineStep:
-    after = version(difference.after)
-    words, comparison = _words(after, [version(name) for name in difference.before])
-    if came_from:
-        words = (f"moved from {came_from.rpartition('/conversations/')[0] or 'the top'}", *words)
-    if len(difference.before) > 1:
+    """Return the step of a commit. `version` reads the version in a blob."""
+    new = version(difference.blob)
+    words, comparison = _describe(new, [version(blob) for blob in difference.parent_blobs])
+    if former_path:
+        folder = former_path.rpartition("/conversations/")[0]
+        words = (f"moved from {folder or 'the top'}", *words)
+    if len(difference.parent_blobs) > 1:
         words = ("merged", *words)
     return TimelineStep(
-        commit, words or ("nothing but its layout or its lock",), comparison, after.damaged
+        commit=commit,
+        words=words or ("nothing but its layout or its lock",),
+        comparison=comparison,
+        damaged=new.damaged,
     )
 
 
-def _words(
-    after: _ReadVersion, before: list[_ReadVersion]
+def _describe(
+    new: _ReadVersion, old_versions: list[_ReadVersion]
 ) -> tuple[tuple[str, ...], Comparison | None]:
-    """What became of the versions before, in words and as data, as far as they can be read."""
-    if after.damaged:
+    """Return what changed since all old versions, in words and as data, as far as they can be read.
+    A merge has several old versions.
+    """
+    if new.damaged:
         return ("damaged",), None
-    whole = [version for version in before if not version.damaged]
-    if not whole:
-        many = len((after.document or {}).get("history", ()))
-        outcome = (
-            "deleted"
-            if after.document is None
-            else f"readable again, with {many} message{'s' * (many != 1)}"
-        )
-        return (outcome,), None
+    valid = [version for version in old_versions if not version.damaged]
+    if not valid:
+        if new.document is None:
+            return ("deleted",), None
+        count = len(new.document.get("history", ()))
+        plural = "" if count == 1 else "s"
+        return (f"readable again, with {count} message{plural}",), None
     try:
-        comparison = _in_all([compare(version.document, after.document) for version in whole])
+        comparison = _common_changes([compare(old.document, new.document) for old in valid])
     except InvalidDocument as error:
         return (f"can't be compared: {error.problems[0].what}",), None
     return tuple(comparison.words()), comparison
 
 
-def _in_all(comparisons: Sequence[Comparison]) -> Comparison:
-    """What changed against every one of several versions (at least one) to the same later one: what
-    a merge did.
+def _common_changes(comparisons: Sequence[Comparison]) -> Comparison:
+    """Return the changes that are in all of these comparisons, at least one, with the same later
+    version. They are what a merge itself changed.
     """
 
     def key(part: Any) -> Any:
-        return (
-            part.name
-            if isinstance(part, FieldChange)
-            else (part[1] if isinstance(part, tuple) else part)["id"]
-        )
+        """Return the name of a changed field, or the id of a message or of a pair of versions."""
+        if isinstance(part, FieldChange):
+            return part.name
+        message = part[1] if isinstance(part, tuple) else part
+        return message["id"]
 
     def common(name: str) -> Any:
-        values = [getattr(each, name) for each in comparisons]
+        values = [getattr(comparison, name) for comparison in comparisons]
         if isinstance(values[0], bool):
             return all(values)
         keys = set.intersection(*(set(map(key, value)) for value in values))
@@ -369,28 +398,28 @@ def _in_all(comparisons: Sequence[Comparison]) -> Comparison:
     return Comparison(**{field.name: common(field.name) for field in fields(Comparison)})
 
 
-#: So many committed versions are looked at, from the latest on.
-_MOST = 50
+#: The number of committed versions, from the latest on, among which an ancestor is searched.
+_MAX_VERSIONS = 50
 Document = Mapping[str, Any]
 
 
 def ancestor(repository: Repository, id: str, ours: bytes, theirs: bytes) -> bytes | None:
-    """The version that two versions of a conversation began from, in the clean form; None: no
-    commit shows it.
+    """Return the version from which two versions of a conversation began, in the clean form. None:
+    no commit has such a version.
     """
     sides = [codec.decode(data, f"{id}.json") for data in (ours, theirs)]
     versions = list(_versions(repository, id))
-    for at, (data, version) in enumerate(versions):
-        older = [_ids(document) for _, document in versions[at + 1 :]]
-        if all(_has_read(side, version, older) for side in sides):
+    for index, (data, version) in enumerate(versions):
+        older_ids = [_ids(document) for _, document in versions[index + 1 :]]
+        if all(_has_read(side, version, older_ids) for side in sides):
             return data
     return None
 
 
 def _versions(repository: Repository, id: str) -> Iterator[tuple[bytes, Document]]:
-    """The committed versions that can be read, in the clean form, the latest first."""
+    """Yield the committed versions that can be read, in the clean form, the latest first."""
     with BlobReader(repository.git) as blobs:
-        for name in versions_of(repository, id, _MOST):
+        for name in versions_of(repository, id, _MAX_VERSIONS):
             try:
                 data = clean(blobs.read(name) or b"", f"{id}.json", CONVERSATIONS)
                 yield data, codec.decode(data, f"{id}.json")
@@ -402,22 +431,32 @@ def _ids(document: Document) -> set[str]:
     return {message["id"] for message in document["history"]}
 
 
-def _has_read(side: Document, version: Document, older: list[set[str]]) -> bool:
-    """Whether the version `side` shows that it was made from `version`; `older` has the messages of
-    earlier ones.
+def _has_read(side: Document, version: Document, older_ids: list[set[str]]) -> bool:
+    """Return whether a side proves that it was made from a committed version: it is not older, has
+    the last message of that version, and each message of that version that it has is the same or
+    was edited later.
+
+    Args:
+        side: One of the two versions.
+        version: The committed version.
+        older_ids: The ids of the messages of each older committed version.
     """
     if side["updatedAt"] < version["updatedAt"] or not version["history"]:
         return False
-    messages = {message["id"]: message for message in side["history"]}
-    last = version["history"][-1]["id"]
-    if last not in messages:
+    side_messages = {message["id"]: message for message in side["history"]}
+    last_id = version["history"][-1]["id"]
+    if last_id not in side_messages:
         return False
-    missing = _ids(version) - messages.keys()
-    if any(last in had and missing - had for had in older):
-        # It may have been made from that older one, and never have had what came in between.
-        return False
-    return all(
-        mine == message or str(mine.get("editedAt") or "") > str(message.get("editedAt") or "")
-        for message in version["history"]
-        if (mine := messages.get(message["id"])) is not None
-    )
+    missing = _ids(version) - side_messages.keys()
+    for ids in older_ids:
+        if last_id in ids and missing - ids:
+            # The side may have been made from this older version, before a merge added the missing
+            # messages.
+            return False
+    for message in version["history"]:
+        side_message = side_messages.get(message["id"])
+        if side_message is None or side_message == message:
+            continue
+        if str(side_message.get("editedAt") or "") <= str(message.get("editedAt") or ""):
+            return False
+    return True

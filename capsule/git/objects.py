@@ -1,8 +1,8 @@
-"""Contents read from git and written to it, and entries of its index, without git reading the
-working tree.
+"""Read contents from git, write contents to it, and set entries of its index, without git reading
+the working tree.
 
-What must stay true: a content enters byte for byte, whatever attributes and filters say; and one
-process of git serves any number of contents.
+What must stay true: a content is written byte for byte, whatever attributes and filters are
+configured. One process of git serves any number of contents.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, NamedTuple, Self
 from capsule.errors import GitFailed
 from capsule.git_program import Git
 
-#: Git's mode of a regular file that can't be executed; and the modes of all regular files.
+#: Git's mode of a regular file that can't be executed, and the modes of all regular files.
 FILE = "100644"
 REGULAR = frozenset({FILE, "100755"})
 _ABSENT = "000000"
 
 
 class BlobReader:
-    """The contents of a repository, read one after another from one `git cat-file --batch`, within
-    a `with` block.
+    """Reads contents of a repository, within a `with` block. The first read starts one
+    `git cat-file --batch` for all of them.
     """
 
     def __init__(self, git: Git) -> None:
@@ -39,14 +39,16 @@ class BlobReader:
             self._process.communicate()
 
     def read(self, name: str) -> bytes | None:
-        """The content of the blob `name`, a hash or `REVISION:path`; None: there is none. Raises
-        GitFailed.
+        """Return the content of a blob. None: it does not exist. Raises GitFailed.
+
+        Args:
+            name: The blob's hash, or `REVISION:path`.
         """
         if "\n" in name:
             return None
-        process = self._process = self._process or self._git.start(
-            "cat-file", "--batch", errors=subprocess.DEVNULL
-        )
+        if self._process is None:
+            self._process = self._git.start("cat-file", "--batch", errors=subprocess.DEVNULL)
+        process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -62,7 +64,7 @@ class BlobReader:
                 command=command,
                 words="",
             )
-        # git-cat-file(1), "BATCH OUTPUT": the name, the kind, the size; else "missing" or
+        # git-cat-file(1), "BATCH OUTPUT": the name, the kind and the size, or else "missing" or
         # "ambiguous".
         _, kind, size = (*header[:-1].rsplit(b" ", 2), b"", b"")[:3]
         if not size.isdigit():
@@ -74,8 +76,11 @@ class BlobReader:
 class RawDifference(NamedTuple):
     """One line of git's raw format of differences (git-diff(1), "RAW OUTPUT FORMAT").
 
-    The modes are empty where there is nothing on that side; the names of the contents are zeros
-    there, and where git did not look at it.
+    Attributes:
+        old_mode, new_mode: The modes of the file. Empty: it does not exist on that side.
+        old, new: The names of the contents. Zeros: it does not exist on that side, or git did not
+            compute the name.
+        path: The file.
     """
 
     old_mode: str
@@ -91,7 +96,7 @@ class RawDifference(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """What the index is to have at a path; an empty mode: nothing."""
+    """An entry to set in the index. An empty mode removes the path."""
 
     path: str
     mode: str
@@ -99,13 +104,13 @@ class IndexEntry(NamedTuple):
 
 
 def changes(git: Git, *command: str) -> list[RawDifference]:
-    """The differences by a `git diff-files`, `diff-index` or `diff-tree`."""
+    """Return the differences that `git diff-files`, `diff-index` or `diff-tree` lists."""
     options = ("-z", "--raw", "--no-renames", "--ignore-submodules=dirty")
     fields = iter(git.run(command[0], *options, *command[1:]).fields)
     differences = []
     for line in fields:
         if not line.startswith(":"):
-            continue  # The name of a commit, which `diff-tree` puts first for one alone.
+            continue  # The name of the commit, which `diff-tree` prints if it gets only one.
         old_mode, new_mode, old, new, _ = line[1:].split(" ")
         modes = ["" if mode == _ABSENT else mode for mode in (old_mode, new_mode)]
         differences.append(RawDifference(modes[0], modes[1], old, new, next(fields)))
@@ -113,24 +118,30 @@ def changes(git: Git, *command: str) -> list[RawDifference]:
 
 
 def attributes(git: Git, paths: Iterable[str], *names: str) -> list[tuple[str, str, str]]:
-    """Path, attribute and value for each of the paths and of these
-    attributes (git-check-attr(1)).
+    """Return path, attribute and value for each path and each of these attributes
+    (git-check-attr(1)).
     """
-    asked = sorted(paths)
-    fields = git.run("check-attr", "-z", "--stdin", *names, input=asked).fields if asked else []
+    sorted_paths = sorted(paths)
+    if not sorted_paths:
+        return []
+    fields = git.run("check-attr", "-z", "--stdin", *names, input=sorted_paths).fields
     return list(zip(fields[::3], fields[1::3], fields[2::3], strict=True))
 
 
 def object_format(git: Git) -> str:
-    """How the repository names its objects: `sha1` or `sha256`."""
+    """Return the hash function that names the repository's objects: `sha1` or `sha256`."""
     return git.run("rev-parse", "--show-object-format").text
 
 
 def blob_name(data: bytes, hashing: str) -> str:
-    """The name that git gives to a content (git-hash-object(1)), in an `object_format`."""
-    return hashlib.new(
-        hashing, b"blob %d\0%b" % (len(data), data), usedforsecurity=False
-    ).hexdigest()
+    """Return the name that git gives to a content (git-hash-object(1)).
+
+    Args:
+        data: The content.
+        hashing: The hash function, as `object_format` returns it.
+    """
+    blob = b"blob %d\0%b" % (len(data), data)
+    return hashlib.new(hashing, blob, usedforsecurity=False).hexdigest()
 
 
 def write_blobs(git: Git, contents: Iterable[bytes]) -> None:
@@ -142,21 +153,24 @@ def write_blobs(git: Git, contents: Iterable[bytes]) -> None:
 
 def set_entries(git: Git, entries: Iterable[IndexEntry]) -> None:
     """Set entries of the index, or remove them (git-update-index(1), `--index-info`)."""
-    lines = [
-        f"{mode or 0} {name if mode else '0' * len(name)}\t{path}" for path, mode, name in entries
-    ]
+    lines = []
+    for path, mode, name in entries:
+        if mode:
+            lines.append(f"{mode} {name}\t{path}")
+        else:
+            lines.append(f"0 {'0' * len(name)}\t{path}")
     if lines:
         git.run("update-index", "-z", "--index-info", input=lines)
 
 
 def refresh(git: Git) -> None:
-    """Make git compare the files with the index, and remember which are the same. A difference is
+    """Make git compare the files with the index, and remember which are unchanged. A difference is
     no failure.
     """
-    # Not with `-q`, under which git does not report a lock that another git has on the index.
+    # Without `-q`: with it, git does not report another git's lock on the index.
     git.run("update-index", "--refresh", ok_codes=(0, 1))
 
 
 def empty_tree(git: Git) -> str:
-    """Write the tree without entries; its name."""
+    """Write the tree without entries, and return its name."""
     return git.run("hash-object", "-t", "tree", "-w", "--stdin").text

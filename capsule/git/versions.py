@@ -1,13 +1,15 @@
-"""A version of a conversation that git has: read, compared with another one, and brought back.
+"""Past versions of a conversation, from commits: read, compared and restored.
 
-What must stay true: a past version is only read, through a store in memory, by the same methods as
-the present one. And git compares texts that were made here, from versions that were read and
-checked, so that a clone without the drivers and a store that moved show the same; the person's
-settings of diff hold, but for programs and names.
+`past_version` finds the file of a conversation in a commit, also if the store was in another folder
+then. A past version is read through a store in memory, by the same methods as the present one.
+`Diff.text` writes both versions as text (`textconv.py`) and lets git compare the texts.
 
-The alternative for the latter was `git diff REV -- path` with the textconv given by `-c`: that
-works only where the attributes are set up too, starts a Python for each side, reads a file that a
-splice may be under way in, and finds no path that has another name in the other commit.
+The alternative was `git diff REV -- path` with a textconv. It needs the attributes, starts a Python
+process for each side, may read a file while it is being written, and does not find a path that has
+another name in the other commit.
+
+What must stay true: a diff is the same in a clone without the drivers, and in a store that was
+moved. A person's settings of `git diff` apply, except programs and names.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ class PastVersion:
 
     Attributes:
         id: The conversation.
-        commit: The commit that holds this version.
-        path: Where it holds it: `REVISION:path`, for words and errors.
-        data: The file's bytes there.
+        commit: The commit with this version.
+        path: The file in it, as `REVISION:path`, for messages.
+        data: The bytes of the file.
     """
 
     id: str
@@ -58,54 +60,65 @@ class PastVersion:
 
     @cached_property
     def store(self) -> CoreStore:
-        """A store in memory that holds this version alone. Raises InvalidDocument: It does not
-        parse.
-        """
-        document = migrations.upgrade(decode_checked(self.data, self.path, self.id), self.path)[0]
+        """A store in memory with this version alone. Raises InvalidDocument if it does not parse."""
+        checked = decode_checked(self.data, self.path, self.id)
+        document, _ = migrations.upgrade(checked, self.path)
         return CoreStore("", Settings(), opening.in_memory([(CONVERSATIONS, document, self.data)]))
 
     @property
     def document(self) -> dict[str, Any]:
-        """The version as `Store.document` gives one. Raises InvalidDocument: It does not parse."""
+        """The version, as `Store.document` returns it. Raises InvalidDocument if it does not
+        parse.
+        """
         return self.store.document(self.id)
 
 
 def past_version(repository: Repository, id: str, text: str) -> PastVersion:
-    """The version of a conversation in the commit that `text` names, as `commit_at` takes it."""
-    commit, path = commit_at(repository, text), repository.path_of(CONVERSATIONS, id)
+    """Return the version of a conversation in a commit, given as `commit_at` takes it.
+
+    Raises NotFound if the commit does not have the conversation. The message names the first commit
+    that has it.
+    """
+    commit = commit_at(repository, text)
+    path = repository.path_of(CONVERSATIONS, id)
     revision = repository.short(commit.hash)
     with BlobReader(repository.git) as blobs:
+        found_path = path
         data = blobs.read(f"{commit.hash}:{path}")
-        if data is None and (path := _elsewhere(repository, commit, path)):
-            data = blobs.read(f"{commit.hash}:{path}")
+        if data is None:
+            found_path = _moved_path(repository, commit, path)
+            data = blobs.read(f"{commit.hash}:{found_path}") if found_path else None
     if data is not None:
-        return PastVersion(id, commit, f"{revision}:{path}", data)
+        return PastVersion(id, commit, f"{revision}:{found_path}", data)
     reason = f"conversation {id} is not in commit {revision} of {commit.committed_at}"
-    git, spec = repository.git, f":(top,literal){repository.path_of(CONVERSATIONS, id)}"
-    born = log(git, "--diff-filter=A", "HEAD", "--", spec) if git.head() else []
-    if not born:
+    git = repository.git
+    added_in = []
+    if git.head():
+        added_in = log(git, "--diff-filter=A", "HEAD", "--", f":(top,literal){path}")
+    if not added_in:
         raise NotFound(
             f"{reason}, nor was it ever committed on this branch", remedy=Remedy("log", id), id=id
         )
-    first = born[-1][0]
-    began = f"the first that has it is {repository.short(first.hash)} of {first.committed_at}"
-    raise NotFound(f"{reason}; {began}", remedy=Remedy("log", id), id=id)
+    first, _ = added_in[-1]
+    beginning = f"the first that has it is {repository.short(first.hash)} of {first.committed_at}"
+    raise NotFound(f"{reason}; {beginning}", remedy=Remedy("log", id), id=id)
 
 
-def _elsewhere(repository: Repository, commit: Commit, path: str) -> str:
-    """Where else a commit has the conversation, the store having moved since; empty when that is
-    not clear.
+def _moved_path(repository: Repository, commit: Commit, path: str) -> str:
+    """Return the path of a conversation in a commit in which the store was in another folder. Empty
+    if no other path, or several, may be it.
     """
     name = "/" + "/".join(path.rsplit("/", 2)[-2:])
-    paths = repository.git.run(
-        "ls-tree", "-r", "-z", "--name-only", "--full-tree", commit.hash
-    ).fields
-    others = [other for other in paths if other != path and f"/{other}".endswith(name)]
-    return others[0] if len(others) == 1 else ""
+    command = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit.hash)
+    candidates = []
+    for candidate in repository.git.run(*command).fields:
+        if candidate != path and f"/{candidate}".endswith(name):
+            candidates.append(candidate)
+    return candidates[0] if len(candidates) == 1 else ""
 
 
 def resolve(store: CoreStore, repository: Repository, prefix: str) -> str:
-    """Find the id of a conversation by its beginning, in the store, else in the history of this
+    """Find the id of a conversation by its beginning, in the store, or else in the history of this
     branch.
     """
     try:
@@ -115,24 +128,25 @@ def resolve(store: CoreStore, repository: Repository, prefix: str) -> str:
             raise
         spec = repository.pathspec(f"{CONVERSATIONS}/{prefix}*.json")
         command = ("log", "-z", "--format=", "--name-only", "--no-renames", "HEAD", "--", spec)
-        places = map(
-            repository.document_at,
-            (path.lstrip("\n") for path in repository.git.run(*command).fields),
-        )
-        gone = sorted({place[1] for place in places if place})
-        if not gone:
+        former_ids = set()
+        for path in repository.git.run(*command).fields:
+            location = repository.document_at(path.lstrip("\n"))
+            if location is not None:
+                _, id = location
+                former_ids.add(id)
+        if not former_ids:
             raise error from None
-        return resolve_prefix(gone, prefix)
+        return resolve_prefix(sorted(former_ids), prefix)
 
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed between two versions of a conversation.
+    """The difference between two versions of a conversation.
 
     Attributes:
         id: The conversation.
-        before, after: The versions; None: as it is in the store.
-        documents: What they hold.
+        before, after: The versions. None: the present version in the store.
+        documents: The documents of both.
     """
 
     id: str
@@ -142,8 +156,8 @@ class Diff:
     _directory: str
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints: the messages that were added, edited and removed, and the changed
-        fields.
+        """Return the object that `--json` prints: the messages that were added, edited and removed,
+        and the changed fields.
         """
         commits = {
             "from": self.before.commit.hash,
@@ -152,56 +166,66 @@ class Diff:
         return {"id": self.id, **commits, **compare(*self.documents).as_json(messages=True)}
 
     def text(self, *, coloured: bool = False) -> bytes:
-        """A unified diff of the two as chats, by the repository's settings; empty: there is none.
-        Raises GitFailed.
+        """Return a unified diff of both versions as text, by the repository's settings. Empty: they
+        have no difference. Raises GitFailed.
         """
-        texts = ["".join(f"{line}\n" for line in readable(document)) for document in self.documents]
-        if texts[0] == texts[1]:
+        old_document, new_document = self.documents
+        old_text = _as_text(old_document)
+        new_text = _as_text(new_document)
+        if old_text == new_text:
             return b""
-        names = [
-            f"{version.label if version else 'now'}/{self.id}.txt"
-            for version in (self.before, self.after)
-        ]
+        new_label = self.after.label if self.after else "now"
+        old_name = f"{self.before.label}/{self.id}.txt"
+        new_name = f"{new_label}/{self.id}.txt"
         with TemporaryDirectory(prefix="capsule-diff-") as directory:
-            for name, text in zip(names, texts, strict=True):
-                os.makedirs(os.path.join(directory, os.path.dirname(name)), exist_ok=True)
-                with open(
-                    os.path.join(directory, name), "w", encoding="utf-8", errors="backslashreplace"
-                ) as file:
+            for name, text in ((old_name, old_text), (new_name, new_text)):
+                path = os.path.join(directory, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
                     file.write(text)
-            # With its directory named, git knows the repository's settings outside of it.
-            options = ("--no-prefix", "--no-ext-diff", "--no-textconv", "--no-renames")
-            colour = f"--color={'always' if coloured else 'never'}"
+            colour = "always" if coloured else "never"
             command = (
-                f"--git-dir={self._directory}",
+                f"--git-dir={self._directory}",  # So that git uses the repository's settings.
                 "diff",
                 "--no-index",
-                *options,
-                colour,
+                "--no-prefix",
+                "--no-ext-diff",
+                "--no-textconv",
+                "--no-renames",
+                f"--color={colour}",
                 "--",
-                *names,
+                old_name,
+                new_name,
             )
             return Git(directory).run(*command, ok_codes=(0, 1)).out
 
 
+def _as_text(document: dict[str, Any]) -> str:
+    return "".join(f"{line}\n" for line in readable(document))
+
+
 def diff(store: CoreStore, repository: Repository, id: str, before: str, after: str | None) -> Diff:
-    """What changed between two versions; `after` None: to the conversation as it is in
-    the store.
+    """Return the difference between two versions. If `after` is None, the second one is the present
+    version in the store.
     """
     old = past_version(repository, id, before)
-    new = past_version(repository, id, after) if after is not None else None
-    now = new.document if new else store.document(id)
-    return Diff(id, old, new, (old.document, now), repository.directory)
+    if after is None:
+        new = None
+        new_document = store.document(id)
+    else:
+        new = past_version(repository, id, after)
+        new_document = new.document
+    return Diff(id, old, new, (old.document, new_document), repository.directory)
 
 
 @dataclass(frozen=True)
 class Restoration:
-    """What bringing a version back changed, or would change.
+    """The result of restoring a version, or what it would change.
 
     Attributes:
         version: The version.
-        changes: What it changed, in a few words each; empty: nothing.
-        kept: Where the version lies whose place it took; None: nowhere.
+        changes: The changes, in a few words each. Empty: the present version is the same.
+        kept: The path of the replaced version in the quarantine. None: nothing was replaced.
         dry_run: Whether nothing was written.
     """
 
@@ -211,26 +235,30 @@ class Restoration:
     dry_run: bool
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        version = self.version
-        result = {
-            "id": version.id,
-            "title": version.document["title"],
-            "commit": version.commit.hash,
+        """Return the object that `--json` prints."""
+        return {
+            "id": self.version.id,
+            "title": self.version.document["title"],
+            "commit": self.version.commit.hash,
+            "changes": list(self.changes),
+            "kept": self.kept,
+            "dryRun": self.dry_run,
         }
-        return {**result, "changes": list(self.changes), "kept": self.kept, "dryRun": self.dry_run}
 
 
 def restore(
     store: CoreStore, repository: Repository, id: str, text: str, *, dry_run: bool
 ) -> Restoration:
-    """Write a past version anew, where it differs from what is there."""
+    """Write a past version again, if it differs from the present one."""
     version = past_version(repository, id, text)
-    document, now = version.document, None
-    changes = ["a damaged file replaced"]
+    document = version.document
+    present = None
+    changes = ["a damaged file replaced"]  # Unless the present file can be compared.
     with suppress(InvalidDocument):
         with suppress(NotFound):
-            now = store.document(id)
-        changes = compare(now, document).words()
-    kept = store.versions.restore(id, document).kept if changes and not dry_run else None
-    return Restoration(version, tuple(changes), kept, dry_run)
+            present = store.document(id)
+        changes = compare(present, document).words()
+    quarantine_path = None
+    if changes and not dry_run:
+        quarantine_path = store.versions.restore(id, document).kept
+    return Restoration(version, tuple(changes), quarantine_path, dry_run)

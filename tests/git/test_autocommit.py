@@ -119,16 +119,16 @@ def test_it_waits_for_a_pause_and_for_no_longer_than_twenty() -> None:
     clock, acted = Clock(), []
     auto = Autocommit(10, lambda: acted.append(clock.now), pytest.fail, clock=clock)
     assert auto.due_in_s() == 0
-    auto.act_if_due()
+    auto.run_if_due()
     assert acted == [100] and auto.due_in_s() is None
-    auto.heard([change("locked"), change("unlocked")])
+    auto.note_changes([change("locked"), change("unlocked")])
     assert auto.due_in_s() is None
-    auto.heard([change("appended")])
+    auto.note_changes([change("appended")])
     begun = clock.now
     while len(acted) == 1:
         clock.now += 8
-        auto.act_if_due()
-        auto.heard([change("appended")])
+        auto.run_if_due()
+        auto.note_changes([change("appended")])
         assert clock.now - begun <= 200
     assert acted[1] - begun == 200
     assert auto.due_in_s() == 10
@@ -149,12 +149,12 @@ def test_autocommit_reports_an_error_once_and_tries_again() -> None:
     waits = []
     while errors:
         if auto.due_in_s() is None:
-            auto.heard([change("appended")])
+            auto.note_changes([change("appended")])
         wait_s = auto.due_in_s()
         assert wait_s is not None
         waits.append(wait_s)
         clock.now += wait_s
-        auto.act_if_due()
+        auto.run_if_due()
     assert said == ["held", "other", "held"]
     assert waits == [0, 5, 5, 5, 1]
 
@@ -164,5 +164,5 @@ def test_an_autocommit_that_syncs_acts_without_changes() -> None:
     auto = Autocommit(1, lambda: acted.append(clock.now), pytest.fail, every_s=300, clock=clock)
     for _ in range(3):
         clock.now += auto.due_in_s() or 0
-        auto.act_if_due()
+        auto.run_if_due()
     assert acted == [100, 400, 700]

@@ -360,7 +360,7 @@ def test_an_index_that_another_git_holds_is_waited_for(
 
 
 def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(operation, "_LOCK_WAIT_S", 0.0)
     (Path(repo.repository.directory) / "index.lock").touch()
     with repo.store() as store:
         store.create(title="Plan", type="group")

@@ -271,7 +271,7 @@ def test_setup_adds_no_line_when_the_framework_runs_the_check(plain: Clone, thei
     assert (step.where, step.what) == (str(config), "runs the check")
     assert not Path(f"{theirs}.legacy").exists()
     config.write_text("repos:\n- repo: local\n  hooks:\n  - id: capsules-of-another-kind\n")
-    assert installation.find(plain.repository).runs == ""
+    assert installation.find_hook(plain.repository).runs == ""
 
 
 def test_the_frameworks_manifest_names_the_check_and_its_files() -> None:

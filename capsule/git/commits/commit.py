@@ -1,19 +1,22 @@
 """Commit the documents of a store to git, at once or whenever nobody has written for a while.
 
+`commit` finds the store's paths that differ from HEAD or the index, stages them, and commits them.
+`Autocommit` decides when to call it.
+
+Documents enter git from memory (`objects.py`) and not by `git add`. `git add` would need all
+mutexes until git has read the last file, and stops at the first file that does not parse. Here a
+mutex is held while one file is read, and no filter is started.
+
 What must stay true:
 
-- A document is committed as a whole version, read under its mutex, in the clean form.
-- Other files that a person has staged stay staged, and are in no commit of ours.
+- A document is committed as a whole version, read under its mutex, in the clean form: the canonical
+  layout with an inactive lock.
+- Other files that a person has staged stay staged, and are in no commit of Capsule's.
 - A document that does not parse is left out and reported. It stops nothing else.
-- An interruption after any step is harmless: the next commit goes on from there.
+- After an interruption at any step, the next commit continues from there.
 - A commit of thousands of documents has a message of at most about a hundred lines. A text of a
   conversation makes no line of its own, so it can forge no trailer.
-- A store in which somebody writes without a pause is committed too, later. A failure, for example
-  because a person's git holds the index, is retried and reported once.
-
-Documents enter git from memory (`objects.py`) and not by `git add`. `git add` reads a file when it
-gets to it, so all mutexes would be held until git has read the last file, and it stops at the first
-file that does not parse. Here a mutex is held while one file is read, and no filter is started.
+- A store in which somebody writes without a pause is committed too, later.
 """
 
 from __future__ import annotations
@@ -50,13 +53,13 @@ _MAX_TITLE = 40
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """What became of one document.
+    """The change of one document in a commit.
 
     Attributes:
         kind: Its kind, by the name in `KINDS`.
         id: Its id.
-        title: A conversation's title; another's name.
-        words: What changed, in a few words each.
+        title: A conversation's title, or another document's name.
+        words: The changes, in a few words each, such as "3 messages added".
     """
 
     kind: str
@@ -65,7 +68,7 @@ class DocumentChange:
     words: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the object that `--json` prints."""
         return asdict(self)
 
     @property
@@ -79,7 +82,8 @@ class DocumentChange:
     @property
     def phrase(self) -> str:
         """A phrase for its subject: `3 messages in 'Plan'`, `'Ideas' created`."""
-        name, first = _quoted(self.title or self.id), self.words[0]
+        name = _quoted(self.title or self.id)
+        first = self.words[0]
         if len(self.words) == 1 and first.endswith(" added"):
             return f"{first.removesuffix(' added')} in {name}"
         if first.startswith(("created", "deleted", "changed")):
@@ -92,7 +96,7 @@ def document_changes(
     differences: Sequence[RawDifference],
     progress: Callable[[int, int], None],
 ) -> list[DocumentChange]:
-    """What became of documents of the store, of the first hundred of them.
+    """Describe the changes of the first hundred of these documents.
 
     Cost: reading and comparing both versions of each.
     """
@@ -105,33 +109,40 @@ def document_changes(
 
 
 def _change(repository: Repository, blobs: BlobReader, raw: RawDifference) -> DocumentChange:
-    place = repository.document_at(raw.path)
-    assert place is not None
-    kind, id = place
-    sides = ((raw.old_mode, raw.old), (raw.new_mode, raw.new))
-    before, after = (
-        _document(kind, id, blobs.read(name) or b"", raw.path) if mode else None
-        for mode, name in sides
-    )
-    named = before or after or {}
+    """Describe the change of one document."""
+    location = repository.document_at(raw.path)
+    assert location is not None
+    kind, id = location
+    before = after = None
+    if raw.old_mode:
+        before = _document(kind, id, blobs.read(raw.old) or b"", raw.path)
+    if raw.new_mode:
+        after = _document(kind, id, blobs.read(raw.new) or b"", raw.path)
     words: list[str] = []
     if KINDS[kind].has_entries and {} not in (before, after):
         with suppress(InvalidDocument):  # One may be of a newer major version.
             words = compare(before, after).words()
-    elif before is None or after is None:
-        words = ["created" if before is None else "deleted"]
-    title = str(named.get("title") or named.get("name") or "")
-    return DocumentChange(kind, id, title, tuple(words or ["changed"]))
+    elif before is None:
+        words = ["created"]
+    elif after is None:
+        words = ["deleted"]
+    version = before or after or {}
+    return DocumentChange(
+        kind=kind,
+        id=id,
+        title=str(version.get("title") or version.get("name") or ""),
+        words=tuple(words or ["changed"]),
+    )
 
 
 def _document(kind: str, id: str, data: bytes, path: str) -> dict[str, Any]:
-    """The document in `data`; empty when it does not parse, as it may have got into git without a
-    check.
+    """Return the document in `data`. It is empty if it does not parse: it may have got into git
+    without a check.
     """
     try:
-        return (
-            decode_checked(data, path, id) if KINDS[kind].has_entries else codec.decode(data, path)
-        )
+        if KINDS[kind].has_entries:
+            return decode_checked(data, path, id)
+        return codec.decode(data, path)
     except CapsuleError:
         return {}
 
@@ -139,56 +150,59 @@ def _document(kind: str, id: str, data: bytes, path: str) -> dict[str, Any]:
 def commit_message(
     documents: Sequence[DocumentChange], more: int, files: Sequence[str], subject: str | None = None
 ) -> str:
-    """The message of a commit.
+    """Return the message of a commit.
 
     Args:
-        documents: What is described one by one.
-        more: How many documents there are besides.
+        documents: The documents that are described one by one.
+        more: The number of documents besides.
         files: The store's other files.
-        subject: What the person says it is; None: made of what changed.
+        subject: The subject that the person gave. None: it is made of the changes.
     """
-    changed = [f"{file} changed" for file in files]
-    body = [
-        *(document.line for document in documents),
-        *([f"and {more} more"] if more else []),
-        *changed,
-    ]
-    subject = subject or _subject([*(document.phrase for document in documents), *changed], more)
-    return "\n".join([subject, "", *body]) + "\n"
+    body = [document.line for document in documents]
+    if more:
+        body.append(f"and {more} more")
+    file_lines = [f"{file} changed" for file in files]
+    phrases = [document.phrase for document in documents] + file_lines
+    return "\n".join([subject or _subject(phrases, more), "", *body, *file_lines]) + "\n"
 
 
 def _subject(phrases: Sequence[str], more: int) -> str:
-    """As many phrases as a line takes, and how many there are besides; the first one always."""
-    subject, left = truncated(phrases[0], _MAX_SUBJECT), list(phrases[1:])
-    while left and len(f"{subject}, {left[0]}") <= _MAX_SUBJECT:
-        subject = f"{subject}, {left.pop(0)}"
-    return subject + (f" and {len(left) + more} more" if left or more else "")
+    """Return a subject of as many phrases as fit in a line, at least one, and the number of the
+    others.
+    """
+    subject = truncated(phrases[0], _MAX_SUBJECT)
+    count = 1
+    while count < len(phrases) and len(f"{subject}, {phrases[count]}") <= _MAX_SUBJECT:
+        subject = f"{subject}, {phrases[count]}"
+        count += 1
+    others = len(phrases) - count + more
+    return f"{subject} and {others} more" if others else subject
 
 
 def _quoted(text: str) -> str:
-    """A text in quotes and in one line, as Python writes it."""
+    """Return a text in quotes and in one line, as Python writes it."""
     return repr(truncated(text, _MAX_TITLE))
 
 
-#: What is committed besides the documents. Not `overrides/next.json`: what waits for the next
-#: conversation waits on one machine.
+#: The files that are committed besides the documents. Not `overrides/next.json`: the pending
+#: overrides are for the next conversation on one machine.
 FILES = ("capsule.toml", ".gitattributes", ".gitignore")
-#: Contents are given to git when they are so many bytes, or so many.
+#: Contents are given to git in batches of at most this many bytes, or this many documents.
 _BATCH_BYTES = 32 << 20
-_BATCH = 500
+_BATCH_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What was committed.
+    """The result of a commit.
 
     Attributes:
-        commit: The commit; None: there was nothing to commit.
+        commit: The commit. None: there was nothing to commit.
         subject: The first line of its message.
-        documents: What became of the first hundred documents.
-        count: How many documents it has.
+        documents: The changes of the first hundred documents.
+        count: The number of documents in it.
         files: The store's other files in it.
-        invalid: What does not parse, and was left out.
+        invalid: The errors of documents that do not parse, and were left out.
     """
 
     commit: str | None = None
@@ -199,7 +213,7 @@ class CommitResult:
     invalid: tuple[InvalidDocument, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the object that `--json` prints."""
         return {
             "commit": self.commit,
             "subject": self.subject,
@@ -211,8 +225,9 @@ class CommitResult:
 
 
 def commit(operation: Operation, message: str | None = None) -> CommitResult:
-    """Commit what changed in the store; without a message, its subject says what changed."""
-    git, repository = operation.git, operation.repository
+    """Commit what changed in the store. Without a message, the subject describes the changes."""
+    git = operation.git
+    repository = operation.repository
     operation.progress("look", 0, 0)
     base = git.head() or objects.empty_tree(git)
     indexed = _changed(operation, base)
@@ -227,20 +242,24 @@ def commit(operation: Operation, message: str | None = None) -> CommitResult:
                 "add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul", input=specs
             )
         )
-    ours: list[RawDifference] = []
-    others: list[RawDifference] = []
+    store_changes: list[RawDifference] = []
+    foreign_changes: list[RawDifference] = []
     for raw in objects.changes(git, "diff-index", "--cached", base):
-        (ours if raw.path in indexed and raw.path not in invalid else others).append(raw)
-    if not ours:
+        if raw.path in indexed and raw.path not in invalid:
+            store_changes.append(raw)
+        else:
+            foreign_changes.append(raw)
+    if not store_changes:
         return CommitResult(invalid=tuple(invalid.values()))
-    return _commit(operation, ours, others, message, tuple(invalid.values()))
+    return _commit(operation, store_changes, foreign_changes, message, tuple(invalid.values()))
 
 
 def _changed(operation: Operation, base: str) -> dict[str, IndexEntry | None]:
-    """The store's paths that may differ from HEAD or from the index, each with what the index has;
-    None: nothing.
+    """Return the store's paths that may differ from the commit `base` or from the index, each with
+    its entry in the index (None: it has none).
     """
-    git, repository = operation.git, operation.repository
+    git = operation.git
+    repository = operation.repository
     files = {repository.prefix + name for name in FILES}
     specs = [*repository.pathspecs(), *(f":(top,literal){path}" for path in sorted(files))]
     indexed: dict[str, IndexEntry | None] = {}
@@ -260,7 +279,7 @@ def _changed(operation: Operation, base: str) -> dict[str, IndexEntry | None]:
 
 
 def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
-    """Raise Refused unless git gives these documents to Capsule's filter and merge driver."""
+    """Check that git uses Capsule's filter and merge driver for these documents. Raises Refused."""
     for path, attribute, value in objects.attributes(operation.git, paths, "filter", "merge"):
         if value != "capsule":
             raise Refused(
@@ -275,16 +294,17 @@ def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
 def _stage(
     operation: Operation, paths: Sequence[str], indexed: Mapping[str, IndexEntry | None]
 ) -> dict[str, InvalidDocument]:
-    """Give the index the present versions of documents; what does not parse stays there as it is,
-    and is returned.
+    """Set the index entries of documents to their present versions. Return the errors of documents
+    that do not parse, by their paths. Their entries do not change.
     """
-    git, store = operation.git, operation.store
+    git = operation.git
+    store = operation.store
     invalid: dict[str, InvalidDocument] = {}
     hashing = objects.object_format(git)
     contents: dict[str, bytes] = {}
     entries: list[IndexEntry] = []
 
-    def give() -> None:
+    def flush() -> None:
         objects.write_blobs(git, contents.values())
         retried(lambda: objects.set_entries(git, entries))
         contents.clear()
@@ -292,138 +312,163 @@ def _stage(
 
     for number, path in enumerate(paths):
         operation.progress("read", number, len(paths))
-        before, place = indexed[path], operation.repository.document_at(path)
-        assert place is not None
+        old_entry = indexed[path]
+        location = operation.repository.document_at(path)
+        assert location is not None
+        kind, id = location
         try:
-            data = store.incoming.version(*place)
-            data = data and clean(data, store.engine.name(*place), place[0])
+            data = store.incoming.version(kind, id)
+            if data is not None:
+                data = clean(data, store.engine.name(kind, id), kind)
         except InvalidDocument as error:
             invalid[path] = error
             continue
         if data is None:
-            if before is not None:
-                entries.append(before._replace(mode=""))
+            if old_entry is not None:
+                entries.append(old_entry._replace(mode=""))
             continue
-        # Also where it is what the index has: git is to look again at a file that was locked when
-        # it looked last.
+        # Set even if the index has the same entry: git must compare a file again that was locked
+        # when git read it last.
         entry = IndexEntry(path, objects.FILE, objects.blob_name(data, hashing))
         entries.append(entry)
-        if entry != before:
+        if entry != old_entry:
             contents[entry.name] = data
-        if len(entries) >= _BATCH or sum(map(len, contents.values())) >= _BATCH_BYTES:
-            give()
-    give()
+        if len(entries) >= _BATCH_SIZE or sum(map(len, contents.values())) >= _BATCH_BYTES:
+            flush()
+    flush()
     return invalid
 
 
 def _commit(
     operation: Operation,
-    ours: list[RawDifference],
-    others: list[RawDifference],
+    store_changes: list[RawDifference],
+    foreign_changes: list[RawDifference],
     message: str | None,
     invalid: tuple[InvalidDocument, ...],
 ) -> CommitResult:
-    """Commit what of the index is ours. What else is staged stays staged, and is not in
-    the commit.
+    """Commit the changes of the store in the index. Other staged changes stay staged, and are not
+    in the commit.
     """
-    git, repository = operation.git, operation.repository
-    documents = [raw for raw in ours if repository.document_at(raw.path)]
-    files = [raw.path for raw in ours if not repository.document_at(raw.path)]
-    shown = document_changes(
-        repository, documents, lambda done, total: operation.progress("compare", done, total)
+    git = operation.git
+    repository = operation.repository
+    documents = []
+    files = []
+    for raw in store_changes:
+        if repository.document_at(raw.path):
+            documents.append(raw)
+        else:
+            files.append(raw.path)
+    described = document_changes(
+        repository, documents, lambda count, total: operation.progress("compare", count, total)
     )
-    text = commit_message(shown, len(documents) - len(shown), files, message)
+    text = commit_message(described, len(documents) - len(described), files, message)
     path = operation.file("message")
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
-    # Most files are clean as they are, which git then sees without starting the filter.
+    # So git sees without starting the filter that most files are in the clean form already.
     retried(lambda: objects.refresh(git))
-    drivers = {**operation.drivers, **({"filter.capsule.required": "false"} if invalid else {})}
-    with operation.other_index() if others else nullcontext(git) as index:
-        # A person's own staged changes are, in the copy, as HEAD has them.
-        objects.set_entries(index, [IndexEntry(raw.path, raw.old_mode, raw.old) for raw in others])
+    config = dict(operation.drivers)
+    if invalid:  # Git must not fail because the filter refuses such a document.
+        config["filter.capsule.required"] = "false"
+    with operation.other_index() if foreign_changes else nullcontext(git) as index:
+        # In the copy of the index, a person's own staged changes are reset to HEAD.
+        reset = [IndexEntry(raw.path, raw.old_mode, raw.old) for raw in foreign_changes]
+        objects.set_entries(index, reset)
         operation.progress("commit", 0, 0)
-        committing = index.with_config(drivers)
-        retried(lambda: committing.run("commit", "--quiet", "--cleanup=whitespace", "--file", path))
+        configured = index.with_config(config)
+        retried(lambda: configured.run("commit", "--quiet", "--cleanup=whitespace", "--file", path))
     os.unlink(path)
     return CommitResult(
-        git.head(), text.partition("\n")[0], tuple(shown), len(documents), tuple(files), invalid
+        commit=git.head(),
+        subject=text.partition("\n")[0],
+        documents=tuple(described),
+        count=len(documents),
+        files=tuple(files),
+        invalid=invalid,
     )
 
 
-#: Changes without a pause are committed after so many times the pause.
+#: Changes without a pause are committed after this many times the pause.
 _MAX_DELAYS = 20
-#: What failed is tried again after the pause, and after this many seconds at least.
-_AGAIN_S = 5.0
-#: What changes no version: git knows no locks.
-_NO_CHANGE = frozenset({"locked", "unlocked"})
+#: A failed commit is tried again after the pause, and after this many seconds at least.
+_MIN_RETRY_S = 5.0
+#: The kinds of changes that change no version: git stores no locks.
+_IGNORED_KINDS = frozenset({"locked", "unlocked"})
 
 
 class Autocommit:
-    """When to commit.
+    """Decides when to commit: after a pause in the changes.
 
     Args:
-        after_s: How long nobody must have written, in seconds.
-        act: Commits; a `CapsuleError` that it raises goes to `failed`, and it is called again
-            later.
-        failed: Called with an error, when it is another than the last time.
-        every_s: Act after this many seconds in any case; None: only when something changed.
-        clock: The clock, in seconds.
+        after_s: The pause in seconds.
+        commit: Commits. If it raises a `CapsuleError`, it is called again later.
+        on_failure: Called with that error, unless it is the same as the last time.
+        every_s: Commit after this many seconds in any case. None: only if something changed.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
         self,
         after_s: float,
-        act: Callable[[], None],
-        failed: Callable[[CapsuleError], None],
+        commit: Callable[[], None],
+        on_failure: Callable[[CapsuleError], None],
         *,
         every_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._after_s, self._every_s = after_s, every_s
-        self._act, self._failed, self._clock = act, failed, clock
-        self._acted = clock()
-        self._error = ""
-        # What changed before the start is committed at once.
-        self._due: tuple[float, float] | None = (
-            self._acted - after_s,
-        ) * 2  # The first and the last change.
+        self._after_s = after_s
+        self._every_s = every_s
+        self._commit = commit
+        self._on_failure = on_failure
+        self._clock = clock
+        self._last_run = clock()
+        self._last_error = ""
+        #: The times of the first and the last change that is not committed. None: there is none.
+        #: Changes before the start are committed at once.
+        self._pending: tuple[float, float] | None = (
+            self._last_run - after_s,
+            self._last_run - after_s,
+        )
 
-    def heard(self, changes: Iterable[Change]) -> None:
-        """Something changed."""
-        if any(change.kind not in _NO_CHANGE for change in changes):
+    def note_changes(self, changes: Iterable[Change]) -> None:
+        """Remember that these changes are not committed yet."""
+        if any(change.kind not in _IGNORED_KINDS for change in changes):
             now = self._clock()
-            self._due = (self._due[0] if self._due else now, now)
+            first = self._pending[0] if self._pending else now
+            self._pending = (first, now)
 
     def due_in_s(self) -> float | None:
-        """Seconds until there is something to do; None: until something changes."""
+        """Return the seconds until the next commit. None: after the next change."""
         times = []
-        if self._due is not None:
-            first, last = self._due
+        if self._pending is not None:
+            first, last = self._pending
             times.append(min(last + self._after_s, first + self._after_s * _MAX_DELAYS))
         if self._every_s is not None:
-            times.append(self._acted + self._every_s)
-        return max(min(times) - self._clock(), 0.0) if times else None
+            times.append(self._last_run + self._every_s)
+        if not times:
+            return None
+        return max(min(times) - self._clock(), 0.0)
 
-    def act_if_due(self) -> None:
-        """Commit, when it is time to."""
+    def run_if_due(self) -> None:
+        """Commit if it is time."""
         if self.due_in_s() == 0:
-            self.act()
+            self.run()
 
-    def act(self) -> None:
+    def run(self) -> None:
         """Commit now."""
-        due, self._due = self._due, None
+        pending = self._pending
+        self._pending = None  # Before the commit: changes during it are not in it.
         try:
-            self._act()
-            self._error = ""
+            self._commit()
+            self._last_error = ""
         except CapsuleError as error:
-            if error.message != self._error:
-                self._error = error.message
-                self._failed(error)
-            again = self._clock() + max(_AGAIN_S - self._after_s, 0.0)
-            self._due = (again, again)
+            if error.message != self._last_error:
+                self._last_error = error.message
+                self._on_failure(error)
+            retry_from = self._clock() + max(_MIN_RETRY_S - self._after_s, 0.0)
+            self._pending = (retry_from, retry_from)
         except BaseException:
-            self._due = due
+            self._pending = pending
             raise
         finally:
-            self._acted = self._clock()
+            self._last_run = self._clock()

@@ -1,14 +1,16 @@
-"""Two commits merged without touching a file: the documents by us, all else by git.
+"""Merge two commits into a tree, without touching a file: Capsule merges the documents, git merges
+all other files.
 
-What must stay true: the working tree, the index and HEAD stay as they were; of two versions of a
-document no word is lost, or the merge is left to a person; and whatever else git could not merge is
-named, and left.
+Each document is merged by its path, three ways: base, ours and theirs. If both sides also changed
+other files, git merges two temporary commits in which the documents are the same
+(git-merge-tree(1), git 2.38 and later). Git's own merge gets no documents: it starts a driver for
+each, and takes a new fork with a deleted source for a renamed file. If the two commits have several
+best common ancestors, these are merged first, and the result is the base, as in git's recursive
+strategy (git-merge(1)).
 
-Git's own merge gets no documents. It takes one for another renamed, when a fork is made and its
-source deleted, and starts a driver for each. So each is merged by itself, three ways, by its path;
-and when both sides changed other files too, git merges (git-merge-tree(1), git 2.38 and later) two
-commits in which the documents are the same. Where the branches have crossed and several ancestors
-are as good, these are merged first and serve as one, as in git's recursive strategy (git-merge(1)).
+What must stay true: the working tree, the index and HEAD do not change. The merge of two versions
+of a document loses no text, or the document is left to a person. A file that git could not merge is
+named, and left to a person.
 """
 
 from __future__ import annotations
@@ -30,18 +32,22 @@ from capsule.git.objects import BlobReader, IndexEntry, RawDifference
 from capsule.git.repository import document_in
 from capsule.git_program import Git
 
+#: An error lists at most this many paths.
+_MAX_LISTED = 5
+
 
 @dataclass(slots=True)
 class MergedCommits:
-    """Two commits merged.
+    """The merge of two commits.
 
     Attributes:
-        tree: The tree of both.
-        disputed: Documents of which both sides changed the same; one version stands until a person
-            settles it.
-        kept: Documents that were deleted on one side and changed on the other, and are kept.
-        notes: What was decided besides, a line of words each.
-        left: What only a person can merge, by its path, and why, where that is known; the tree has
+        tree: The merged tree.
+        disputed: The paths of documents in which both sides changed the same field. The document
+            has one of the values, and the conflict, until a person resolves it.
+        kept: The paths of documents that were deleted on one side and changed on the other. They
+            are kept.
+        notes: Other decisions of the merge, a line each.
+        unresolved: The paths that only a person can merge, with the reason, if known. The tree has
             our version.
     """
 
@@ -49,26 +55,31 @@ class MergedCommits:
     disputed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    left: dict[str, str] = field(default_factory=dict)
+    unresolved: dict[str, str] = field(default_factory=dict)
 
 
 def merge_commits(
-    operation: Operation, ours: str, theirs: str, by_hand: str, *, unrelated: bool = False
+    operation: Operation, ours: str, theirs: str, manual_command: str, *, unrelated: bool = False
 ) -> MergedCommits:
-    """Merge two commits; `by_hand` is the command by which a person does.
+    """Merge two commits.
+
+    Args:
+        operation: The operation.
+        ours, theirs: The commits.
+        manual_command: The command with which a person merges them, for errors.
+        unrelated: Whether the commits may lack a common ancestor.
 
     Raises:
-        GitFailed: They have no common ancestor and are not `unrelated`, or something is left to a
-            person.
+        GitFailed: They have no common ancestor, or something is left to a person.
         Refused: The attributes are missing, so that a person's own merge would be line by line.
 
-    Cost: reading and merging what both sides changed; for the rest, git's own cost of comparing
-    trees.
+    Cost: reading and merging the documents that both sides changed. For other files, git's own cost
+    of comparing trees.
     """
     ensure_attributes(operation, [operation.repository.path_of(kind, "any") for kind in KINDS])
     with BlobReader(operation.git) as blobs:
-        merges = _CommitMerger(operation, blobs, by_hand)
-        if not unrelated and not merges.bases(ours, theirs):
+        merger = _CommitMerger(operation, blobs, manual_command)
+        if not unrelated and not merger.bases(ours, theirs):
             reason = (
                 "the local and the fetched branch have no common history (the stores were "
                 "made separately); nothing was merged"
@@ -76,144 +87,170 @@ def merge_commits(
             raise GitFailed(
                 reason, remedy=Remedy("join histories"), command=["merge-base"], words=""
             )
-        merge = merges.of_commits(ours, theirs)
-    if merge.left:
-        paths = sorted(merge.left)
-        shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+        merge = merger.merge(ours, theirs)
+    if merge.unresolved:
+        paths = sorted(merge.unresolved)
+        listed = ", ".join(paths[:_MAX_LISTED])
+        if len(paths) > _MAX_LISTED:
+            listed += f" and {len(paths) - _MAX_LISTED} more"
         reason = (
-            f"the local and the fetched branch both change {shown}, and only a person can "
-            f"merge this; nothing was merged. Merge by hand, then sync again: {by_hand}"
+            f"the local and the fetched branch both change {listed}, and only a person can "
+            f"merge this; nothing was merged. Merge by hand, then sync again: {manual_command}"
         )
-        words = "\n".join(merge.left[path] for path in paths if merge.left[path])
-        raise GitFailed(f"{reason}\n{words}".rstrip(), command=["merge-tree"], words=words or shown)
+        details = "\n".join(merge.unresolved[path] for path in paths if merge.unresolved[path])
+        raise GitFailed(
+            f"{reason}\n{details}".rstrip(), command=["merge-tree"], words=details or listed
+        )
     return merge
 
 
 class _CommitMerger:
-    """The merges that one merge may need."""
+    """Merges commits. One merge needs several if the commits have several best common ancestors."""
 
-    def __init__(self, operation: Operation, blobs: BlobReader, by_hand: str) -> None:
-        self._operation, self._git, self._blobs, self._by_hand = (
-            operation,
-            operation.git,
-            blobs,
-            by_hand,
-        )
+    def __init__(self, operation: Operation, blobs: BlobReader, manual_command: str) -> None:
+        self._operation = operation
+        self._git = operation.git
+        self._blobs = blobs
+        self._manual_command = manual_command
         self._hashing = objects.object_format(operation.git)
 
     def bases(self, ours: str, theirs: str) -> list[str]:
-        """The best common ancestors of two commits."""
+        """Return the best common ancestors of two commits."""
         return self._git.run("merge-base", "--all", ours, theirs, ok_codes=(0, 1)).text.split()
 
-    def of_commits(self, ours: str, theirs: str) -> MergedCommits:
+    def merge(self, ours: str, theirs: str) -> MergedCommits:
+        """Merge two commits. Several best common ancestors are merged into one base first."""
         base = ""
         for ancestor in self.bases(ours, theirs):
-            base = (
-                self._commit_of(self.of_commits(base, ancestor).tree, base, ancestor)
-                if base
-                else ancestor
-            )
-        return self._of_trees(base or objects.empty_tree(self._git), ours, theirs)
+            if base:
+                base = self._temporary_commit(self.merge(base, ancestor).tree, base, ancestor)
+            else:
+                base = ancestor
+        return self._merge_with_base(base or objects.empty_tree(self._git), ours, theirs)
 
-    def _of_trees(self, base: str, ours: str, theirs: str) -> MergedCommits:
-        differences = (
-            objects.changes(self._git, "diff-tree", "-r", base, side) for side in (ours, theirs)
-        )
-        sides = [{raw.path: raw for raw in side} for side in differences]
-        paths = (path for path in {**sides[0], **sides[1]} if document_in(path))
-        documents = [
-            path
-            for path, _, value in objects.attributes(self._git, paths, "merge")
-            if value == "capsule"
-        ]
+    def _merge_with_base(self, base: str, ours: str, theirs: str) -> MergedCommits:
+        """Merge two commits with this commit or tree as the base."""
+        our_changes = self._changes_by_path(base, ours)
+        their_changes = self._changes_by_path(base, theirs)
+        paths = [path for path in {**our_changes, **their_changes} if document_in(path)]
+        documents = []
+        for path, _, driver in objects.attributes(self._git, paths, "merge"):
+            if driver == "capsule":
+                documents.append(path)
         merge = MergedCommits()
         contents: list[bytes] = []
         entries = []
         for number, path in enumerate(documents):
             self._operation.progress("join", number, len(documents))
-            entries.append(
-                self._document(path, sides[0].get(path), sides[1].get(path), merge, contents)
+            entry = self._merge_document(
+                path, our_changes.get(path), their_changes.get(path), merge, contents
             )
+            entries.append(entry)
         objects.write_blobs(self._git, contents)
-        others = [bool(side.keys() - set(documents)) for side in sides]
-        if all(others):
-            merge.tree = self._other_files([base, ours, theirs], entries, merge)
+        we_changed_files = bool(our_changes.keys() - set(documents))
+        they_changed_files = bool(their_changes.keys() - set(documents))
+        if we_changed_files and they_changed_files:
+            merge.tree = self._merge_other_files(base, ours, theirs, entries, merge)
+        elif they_changed_files:
+            merge.tree = self._operation.tree_with(theirs, entries)
         else:
-            merge.tree = self._operation.tree_with(theirs if others[1] else ours, entries)
+            merge.tree = self._operation.tree_with(ours, entries)
         return merge
 
-    def _document(
+    def _changes_by_path(self, base: str, commit: str) -> dict[str, RawDifference]:
+        changes = objects.changes(self._git, "diff-tree", "-r", base, commit)
+        return {raw.path: raw for raw in changes}
+
+    def _merge_document(
         self,
         path: str,
         ours: RawDifference | None,
         theirs: RawDifference | None,
         merge: MergedCommits,
-        new: list[bytes],
+        contents: list[bytes],
     ) -> IndexEntry:
-        """What the tree of both has in the place of a document that at least one side changed."""
+        """Return the entry of the merged tree for a document that at least one side changed.
+
+        Args:
+            path: The document.
+            ours, theirs: The change on each side. None: that side did not change it.
+            merge: The merge. Conflicts, notes and unresolved paths are added to it.
+            contents: New contents for git. The merged document is added to them.
+        """
         if ours is None or theirs is None or ours.entry == theirs.entry:
             return (ours or theirs).entry  # type: ignore[union-attr]  # At least one side changed it.
         if not (ours.new_mode and theirs.new_mode):
             merge.kept.append(path)
             return ours.entry if ours.new_mode else theirs.entry
         if not {ours.new_mode, theirs.new_mode} <= objects.REGULAR:
-            merge.left[path] = f"{path}: is not a regular file on one side"
+            merge.unresolved[path] = f"{path}: is not a regular file on one side"
             return ours.entry
-        place = document_in(path)
-        assert place is not None
-        kind = place[1]
+        location = document_in(path)
+        assert location is not None
+        _, kind, _ = location
         try:
-            base = self._base(ours, path, kind)
-            mine, yours = (self._decoded(raw.new, path, kind) for raw in (ours, theirs))
-            data, merged = merged_version(base, mine, yours, path, kind)
+            base = self._base_document(ours, path, kind)
+            our_document = self._decoded(ours.new, path, kind)
+            their_document = self._decoded(theirs.new, path, kind)
+            data, result = merged_version(base, our_document, their_document, path, kind)
         except CapsuleError as error:
-            merge.left[path] = error.message
+            merge.unresolved[path] = error.message
             return ours.entry
-        if merged.conflicts:
+        if result.conflicts:
             merge.disputed.append(path)
-        merge.notes += [f"{path}: {note}" for note in merged.notes]
-        new.append(data)
+        merge.notes += [f"{path}: {note}" for note in result.notes]
+        contents.append(data)
         return IndexEntry(path, objects.FILE, objects.blob_name(data, self._hashing))
 
-    def _base(self, raw: RawDifference, path: str, kind: str) -> dict[str, Any] | None:
+    def _base_document(self, raw: RawDifference, path: str, kind: str) -> dict[str, Any] | None:
+        """Return the base version of a document. None: it did not exist, or does not parse."""
         try:
             return self._decoded(raw.old, path, kind) if raw.old_mode else None
         except CapsuleError:
-            return None  # It got into git past us. A merge without it keeps both sides' words.
+            # It got into git without a check. A merge without a base keeps the texts of both sides.
+            return None
 
     def _decoded(self, name: str, path: str, kind: str) -> dict[str, Any]:
         return codec.decode(clean(self._blobs.read(name) or b"", path, kind), path)
 
-    def _other_files(
-        self, sides: Sequence[str], entries: Sequence[IndexEntry], merge: MergedCommits
+    def _merge_other_files(
+        self,
+        base: str,
+        ours: str,
+        theirs: str,
+        entries: Sequence[IndexEntry],
+        merge: MergedCommits,
     ) -> str:
-        """Git's merge of all that is no document; the documents are set in it."""
-        base, ours, theirs = (self._operation.tree_with(side, entries) for side in sides)
-        root = self._commit_of(base)
-        command = (
-            "merge-tree",
-            "--write-tree",
-            "-z",
-            *(self._commit_of(tree, root) for tree in (ours, theirs)),
-        )
-        answer = self._git.run(*command, ok_codes=range(256))
-        if answer.code > 1 or not answer.out:
-            raise GitFailed(self._why(answer.words), command=list(command), words=answer.words)
-        tree, *lines = answer.out.decode("utf-8", "surrogateescape").split("\0")
-        for line in lines if answer.code else ():
-            if not line:
-                break  # What comes behind it are words.
-            merge.left.setdefault(line.partition("\t")[2], "")
+        """Let git merge the files that are no documents, and return the tree. The merged documents
+        are set in all three trees first, so that git finds no difference in them.
+        """
+        base_tree = self._operation.tree_with(base, entries)
+        our_tree = self._operation.tree_with(ours, entries)
+        their_tree = self._operation.tree_with(theirs, entries)
+        root = self._temporary_commit(base_tree)
+        our_commit = self._temporary_commit(our_tree, root)
+        their_commit = self._temporary_commit(their_tree, root)
+        command = ["merge-tree", "--write-tree", "-z", our_commit, their_commit]
+        output = self._git.run(*command, ok_codes=range(256))
+        if output.code > 1 or not output.out:
+            raise GitFailed(self._failure(output.words), command=command, words=output.words)
+        tree, *lines = output.out.decode("utf-8", "surrogateescape").split("\0")
+        if output.code == 1:  # There are conflicts: their paths, an empty line, and messages.
+            for line in lines:
+                if not line:
+                    break
+                merge.unresolved.setdefault(line.partition("\t")[2], "")
         return tree
 
-    def _commit_of(self, tree: str, *parents: str) -> str:
-        """A commit that only serves a merge, and that no ref names."""
+    def _temporary_commit(self, tree: str, *parents: str) -> str:
+        """Return a new commit that only this merge needs. No ref names it."""
         options = [word for parent in parents for word in ("-p", parent)]
         return self._git.run(
             "commit-tree", "-m", "capsule sync: no longer needed", *options, tree
         ).text
 
-    def _why(self, words: str) -> str:
+    def _failure(self, words: str) -> str:
+        """Return the message of an error of `git merge-tree`."""
         version, is_enough = merge_version(self._git)
         if is_enough:
             return (
@@ -222,12 +259,12 @@ class _CommitMerger:
             )
         return (
             "merging files other than conversations needs git 2.38, and this is git version "
-            f"{version}; nothing was merged. Merge by hand: {self._by_hand}"
+            f"{version}; nothing was merged. Merge by hand: {self._manual_command}"
         )
 
 
 def merge_version(git: Git) -> tuple[str, bool]:
-    """Git's version, and whether it can merge what is no document."""
+    """Return git's version, and whether it can merge files that are no documents."""
     version = git.run("version").text.removeprefix("git version ")
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return version, numbers is not None and tuple(map(int, numbers.groups())) >= (2, 38)

@@ -1,8 +1,9 @@
-"""Commits and syncs by Capsule: one at a time in a worktree, on a repository in which no merge is
-under way.
+"""An operation is one commit or sync by Capsule. `operation` begins it, and `Operation` has what its
+steps share: git, the drivers, a copy of the index, and files in git's directory.
 
-What must stay true: an operation ends with its process, however that dies; what a person has begun
-(a merge, a rebase) is theirs to end; and while a person's git writes the index, Capsule waits.
+What must stay true: one operation runs at a time in a worktree. Its lock ends with its process,
+however the process ends. An operation does not begin during a merge or a rebase by a person. While
+a person's git writes the index, Capsule waits.
 """
 
 from __future__ import annotations
@@ -25,31 +26,41 @@ from capsule.store.store import CoreStore
 
 T = TypeVar("T")
 
-#: Called before each step, and during a long one: its name, how much of it is done, and of how
-#: much. What it raises ends the work between two steps.
+#: Called before each step, and during a long one: its name, the number of finished parts, and the
+#: number of all. An exception from it ends the operation between two steps.
 Progress = Callable[[str, int, int], None]
 
-#: Keeps git from starting our filter, a Python each time, where no document is concerned.
+#: Keeps git from starting Capsule's filter, a Python process, for commands without documents.
 _NO_FILTER = {
     "filter.capsule.process": "",
     "filter.capsule.clean": "",
     "filter.capsule.required": "false",
 }
+#: Capsule's folder in git's directory.
 _FOLDER = "capsule"
-_OPERATION_S = 60.0
-_PATIENCE_S = 10.0
-_FIRST_WAIT_S = 0.02
-_LONGEST_WAIT_S = 0.5
+#: How long an operation waits for another one, in seconds.
+_OPERATION_WAIT_S = 60.0
+#: How long a command waits for a lock of another git, in seconds, and between two tries.
+_LOCK_WAIT_S = 10.0
+_MIN_RETRY_S = 0.02
+_MAX_RETRY_S = 0.5
 
 
 def no_progress(step: str, done: int, total: int) -> None:
-    """A `Progress` that shows nothing."""
+    """Show nothing. A `Progress`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One commit or sync under way. It has the settings of the drivers, so that they work before a
-    setup too.
+    """One commit or sync.
+
+    Attributes:
+        store: The store.
+        repository: Its repository.
+        drivers: The settings of Capsule's filter and merge driver, so that they also work without
+            `capsule git setup`.
+        progress: Shows the progress.
+        asks: Whether git may ask for passwords.
     """
 
     store: CoreStore
@@ -60,18 +71,17 @@ class Operation:
 
     @property
     def git(self) -> Git:
-        """Git as its person runs it, with hooks, but for our filter."""
-        return Git(
-            self.repository.top,
-            _NO_FILTER,
-            {} if self.asks else {"GIT_TERMINAL_PROMPT": "0"},
-            trusting=True,
-        )
+        """Git as a person runs it, with hooks, but without Capsule's filter."""
+        variables = {} if self.asks else {"GIT_TERMINAL_PROMPT": "0"}
+        return Git(self.repository.top, _NO_FILTER, variables, trusting=True)
 
     @contextmanager
     def other_index(self, *, copied: bool = True) -> Iterator[Git]:
-        """Within the block, git on an index that is a copy of the worktree's, or empty."""
-        path, index = self.file("index"), os.path.join(self.repository.directory, "index")
+        """Yield git with another index: a copy of the worktree's, or an empty one. It is deleted at
+        the end of the block.
+        """
+        path = self.file("index")
+        index = os.path.join(self.repository.directory, "index")
         if copied and os.path.exists(index):
             copyfile(index, path)
         try:
@@ -81,20 +91,20 @@ class Operation:
                 os.unlink(path)
 
     def tree_with(self, tree: str, entries: Sequence[IndexEntry]) -> str:
-        """The name of a tree, as a commit has it, but with these entries."""
+        """Write the tree of a commit with these entries set in it, and return its name."""
         with self.other_index(copied=False) as git:
             git.run("read-tree", tree)
             set_entries(git, entries)
             return git.run("write-tree").text
 
     def file(self, name: str) -> str:
-        """A file for this operation, in a folder of ours in git's directory; what an earlier one
-        left there is gone.
+        """Return the path of a file for this operation, in Capsule's folder in git's directory. A
+        file that an earlier operation left is deleted.
         """
         path = os.path.join(self.repository.directory, _FOLDER, name)
-        for left in (path, f"{path}.lock"):
-            if os.path.lexists(left):
-                os.unlink(left)
+        for leftover in (path, f"{path}.lock"):
+            if os.path.lexists(leftover):
+                os.unlink(leftover)
         return path
 
 
@@ -105,38 +115,41 @@ def operation(
     progress: Progress = no_progress,
     *,
     asks: bool = True,
-    timeout_s: float = _OPERATION_S,
+    timeout_s: float = _OPERATION_WAIT_S,
 ) -> Iterator[Operation]:
-    """While the body runs, no other commit or sync by Capsule is under way in this worktree.
+    """Begin an operation, and end it with the block. No other one runs in this worktree meanwhile.
 
     Raises:
-        NotFound: The store lies in no repository.
+        NotFound: The store is in no repository.
         StoreBusy: Another operation takes longer than `timeout_s` seconds.
-        GitFailed: A merge or the like by a person is under way; the message says how to end it.
+        GitFailed: A person has not finished a merge, a rebase or the like. The message says how to.
     """
     repository = Repository.find(store.root)
-    with ExitStack() as held:
+    with ExitStack() as stack:
         try:
-            held.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))
+            stack.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))
         except StoreBusy as error:
             reason = (
                 f"another Capsule process is working with git in {repository.top} "
                 f"({error.holder}); wait for it, and try again"
             )
             raise StoreBusy(reason, id=repository.top, holder=error.holder) from None
-        _ensure_at_rest(repository)
+        _ensure_nothing_unfinished(repository)
         yield Operation(store, repository, drivers, progress, asks)
 
 
-def _ensure_at_rest(repository: Repository) -> None:
-    if under_way := repository.under_way():
-        begun, way_out = under_way
+def _ensure_nothing_unfinished(repository: Repository) -> None:
+    """Raise GitFailed if a person has begun a merge or the like, or has to resolve conflicts."""
+    unfinished = repository.unfinished_operation()
+    if unfinished is not None:
+        name, way_out = unfinished
         raise GitFailed(
-            f"{repository.top} is in the middle of {begun}; end it first: {way_out}",
+            f"{repository.top} is in the middle of {name}; end it first: {way_out}",
             command=[],
             words="",
         )
-    if unmerged := repository.git.run("ls-files", "-z", "--unmerged").fields:
+    unmerged = repository.git.run("ls-files", "-z", "--unmerged").fields
+    if unmerged:
         path = unmerged[0].partition("\t")[2]
         reason = (
             f"{repository.top} has unresolved conflicts, for example in {path}; resolve them "
@@ -146,16 +159,16 @@ def _ensure_at_rest(repository: Repository) -> None:
 
 
 def retried(run: Callable[[], T]) -> T:
-    """Run a git command that writes the index or a ref, again while another git locks it. Raises
-    GitFailed.
+    """Run a git command that writes the index or a ref. It runs again as long as another git holds
+    a lock on it. Raises GitFailed.
     """
-    until = time.monotonic() + _PATIENCE_S
-    wait_s = _FIRST_WAIT_S
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    wait_s = _MIN_RETRY_S
     while True:
         try:
             return run()
         except GitFailed as error:
-            if ".lock': File exists" not in error.words or time.monotonic() > until:
+            if ".lock': File exists" not in error.words or time.monotonic() > deadline:
                 raise
         time.sleep(wait_s * random.uniform(0.5, 1.5))
-        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        wait_s = min(wait_s * 2, _MAX_RETRY_S)

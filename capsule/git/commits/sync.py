@@ -1,13 +1,17 @@
-"""Synchronize a branch with its remote: commit, fetch, merge and push until both have the same.
+"""Synchronize a branch with its remote: commit, fetch, merge and push, until both have the same
+commit.
+
+If somebody else pushes between the fetch and the push, the remote rejects the push, and the sync
+fetches and merges again.
 
 What must stay true:
 
-- A remote that can't be reached is no error, and nothing but the exchange is left out. A remote
-  that refuses us is an error.
-- Only what this sync fetched is merged, never what another git fetched meanwhile.
-- A merge is made whole or not at all. It never waits half done for a person.
-- What somebody else pushed first is merged, and never overwritten.
-- The next sync finishes one that was interrupted, at whichever step.
+- A remote that can't be reached is no error. The sync then only commits. A remote that refuses the
+  exchange is an error.
+- The commit that this sync fetched is merged, never one that another git fetched meanwhile.
+- A merge is made completely or not at all. It is never left half done for a person.
+- Commits that somebody else pushed first are merged, and never overwritten.
+- The next sync finishes one that was interrupted at any step.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from capsule.git.commits.operation import Operation
 from capsule.git.commits.worktree import WorktreeUpdate, apply
 from capsule.git_program import Git
 
-#: What git, curl and ssh say when nobody answers; not what a remote says that refuses.
+#: Messages of git, curl and ssh if no server answers. A server that refuses has other messages.
 _UNREACHABLE = re.compile(
     r"could(?:n't| not) resolve|temporary failure in name resolution|name or service not "
     r"known|unable to look up"
@@ -37,19 +41,19 @@ _UNREACHABLE = re.compile(
     r"host|host is down",
     re.IGNORECASE,
 )
-#: Why a remote refuses a push that may pass after its own commits are merged.
-_OVERTAKEN = re.compile(
+#: Messages of a remote that rejects a push because it has newer commits.
+_HAS_NEWER_COMMITS = re.compile(
     r"fetch first|non-fast-forward|stale info|needs force|cannot lock ref|failed to update "
     r"ref|reference already exists"
     r"|incorrect old value|remote ref updated since checkout",
     re.IGNORECASE,
 )
-#: What git runs to reach a remote. Named by a repository alone, it may have come with an archive.
+#: The settings with programs that git runs to reach a remote.
 _HELPERS = r"^(core\.(sshcommand|gitproxy|askpass)|credential\.(.*\.)?helper|remote\..*\.(uploadpack|receivepack|vcs))$"
 
 
 class RemoteUnreachable(Exception):
-    """The remote can't be reached; its words say why. It never leaves the package."""
+    """The remote can't be reached. The message is git's. It never leaves the package."""
 
 
 class PushRejected(Exception):
@@ -57,70 +61,75 @@ class PushRejected(Exception):
 
 
 def branch_of(git: Git) -> str:
-    """The branch that is checked out. Raises GitFailed when there is none (a detached HEAD)."""
-    answer = git.run("symbolic-ref", "--quiet", "--short", "HEAD", ok_codes=(0, 1))
-    if answer.code:
+    """Return the branch that is checked out. Raises GitFailed if none is (a detached HEAD)."""
+    output = git.run("symbolic-ref", "--quiet", "--short", "HEAD", ok_codes=(0, 1))
+    if output.code:
         reason = (
             f"no branch is checked out in {git.directory}; check one out first: git switch BRANCH"
         )
-        raise GitFailed(reason, command=["symbolic-ref", "HEAD"], words=answer.words)
-    return answer.text
+        raise GitFailed(reason, command=["symbolic-ref", "HEAD"], words=output.words)
+    return output.text
 
 
 def remote_of(git: Git, branch: str) -> RemoteBranch | None:
-    """The remote of a branch: the one it follows, else the only one there is; None when there is
-    none.
+    """Return the remote branch that a branch follows, or else the branch of the same name in the
+    only remote. None: the repository has no remote.
 
     Raises:
-        Refused: There are several, and it follows none; or the repository names programs of its own
-            for them.
+        Refused: The branch follows none of several remotes. Or the repository's own configuration
+            names programs for reaching remotes.
     """
-    _ensure_own_helpers(git)
-    name, merge = (
-        git.run("config", "--get", f"branch.{branch}.{key}", ok_codes=(0, 1)).text
-        for key in ("remote", "merge")
-    )
+    _ensure_no_repository_helpers(git)
+    name = git.run("config", "--get", f"branch.{branch}.remote", ok_codes=(0, 1)).text
+    merge = git.run("config", "--get", f"branch.{branch}.merge", ok_codes=(0, 1)).text
     if name and merge and name != ".":
         return RemoteBranch(git, name, branch, merge, follows=True)
-    there = git.run("remote").text.splitlines()
-    if len(there) > 1 and name not in there:
-        raise Refused(
-            f"branch {branch} follows no branch of a remote, and there are several remotes "
-            f"({', '.join(there)}); choose one with: git push -u REMOTE {branch}",
-            path=git.directory,
-        )
-    if not there:
+    remotes = git.run("remote").text.splitlines()
+    if not remotes:
         return None
-    return RemoteBranch(
-        git, name if name in there else there[0], branch, f"refs/heads/{branch}", follows=False
-    )
+    if name not in remotes:
+        if len(remotes) > 1:
+            raise Refused(
+                f"branch {branch} follows no branch of a remote, and there are several remotes "
+                f"({', '.join(remotes)}); choose one with: git "
+                f"push -u REMOTE {branch}",
+                path=git.directory,
+            )
+        name = remotes[0]
+    return RemoteBranch(git, name, branch, f"refs/heads/{branch}", follows=False)
 
 
-def _ensure_own_helpers(git: Git) -> None:
-    """Raise Refused when the repository's own configuration names what git is to reach a remote
-    with.
+def _ensure_no_repository_helpers(git: Git) -> None:
+    """Check that the repository's own configuration names no program for reaching remotes. It may
+    have come with an archive. Raises Refused.
     """
     fields = git.run(
         "config", "-z", "--show-scope", "--name-only", "--get-regexp", _HELPERS, ok_codes=(0, 1)
     ).fields
-    own = [
-        name
-        for scope, name in zip(fields[::2], fields[1::2], strict=True)
-        if scope in ("local", "worktree")
-    ]
-    if own:
+    helpers = []
+    for scope, name in zip(fields[::2], fields[1::2], strict=True):
+        if scope in ("local", "worktree"):
+            helpers.append(name)
+    if helpers:
         raise Refused(
             "the repository's own configuration names a program for reaching remotes "
-            f"({', '.join(own)}), which a sync does not run; if it is yours, set it in your "
-            "own configuration (git config --global), or use git pull and git push",
+            f"({', '.join(helpers)}), which "
+            "a sync does not run; if it is yours, set it in your own configuration (git config "
+            "--global), or use git pull and git push",
             path=git.directory,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteBranch:
-    """The branch `ref` (`refs/heads/...`) of the remote `name`, and the `branch` here, which may
-    follow it already.
+    """A branch of a remote, and the local branch that is exchanged with it.
+
+    Attributes:
+        git: Git.
+        name: The remote.
+        branch: The local branch.
+        ref: The branch in the remote, as `refs/heads/...`.
+        follows: Whether the local branch is configured to follow it.
     """
 
     git: Git
@@ -133,22 +142,25 @@ class RemoteBranch:
         return f"{self.name}/{self.ref.removeprefix('refs/heads/')}"
 
     def tip(self) -> str | None:
-        """The commit of the branch there, which git then has too; None: no such branch. Raises
-        Offline, GitFailed.
+        """Return the commit of the branch in the remote, and fetch it. None: the remote has no such
+        branch. Raises RemoteUnreachable, GitFailed.
         """
-        lines = self._ask("ls-remote", "--quiet", self.name, self.ref).splitlines()
-        tip = next((line.split("\t")[0] for line in lines if line.endswith(f"\t{self.ref}")), None)
+        lines = self._exchange("ls-remote", "--quiet", self.name, self.ref).splitlines()
+        commits = (line.split("\t")[0] for line in lines if line.endswith(f"\t{self.ref}"))
+        tip = next(commits, None)
         if tip is not None and not self._has(tip):
-            self._ask("fetch", "--quiet", self.name, self.ref)
-            if not self._has(tip):  # It was removed there in between.
+            self._exchange("fetch", "--quiet", self.name, self.ref)
+            if not self._has(tip):  # It was removed from the remote in between.
                 return self.tip()
         return tip
 
     def push(self) -> None:
-        """Push, and follow the branch from then on. Raises Rejected, Offline, GitFailed."""
+        """Push, and follow the branch from then on. Raises PushRejected, RemoteUnreachable,
+        GitFailed.
+        """
         follow = () if self.follows else ("--set-upstream",)
         try:
-            self._ask(
+            self._exchange(
                 "push",
                 "--quiet",
                 "--porcelain",
@@ -157,63 +169,65 @@ class RemoteBranch:
                 f"refs/heads/{self.branch}:{self.ref}",
             )
         except GitFailed as error:
-            if _OVERTAKEN.search(error.words):
+            if _HAS_NEWER_COMMITS.search(error.words):
                 raise PushRejected from error
             raise
 
     def _has(self, commit: str) -> bool:
-        return (
-            self.git.run("cat-file", "-e", f"{commit}^{{commit}}", ok_codes=(0, 1, 128)).code == 0
-        )
+        """Return whether the local repository has a commit."""
+        output = self.git.run("cat-file", "-e", f"{commit}^{{commit}}", ok_codes=(0, 1, 128))
+        return output.code == 0
 
-    def _ask(self, *command: str) -> str:
-        answer = self.git.run(*command, ok_codes=range(256))
-        if answer.code == 0:
-            return answer.text
-        # `push --porcelain` says on standard output which branch was refused, and why; and then
-        # that it is done.
-        out = answer.out.strip().removesuffix(b"\nDone")
-        words = (
-            b"\n".join(part.strip() for part in (out, answer.err))
-            .decode("utf-8", "replace")
-            .strip()
-        )
+    def _exchange(self, *command: str) -> str:
+        """Run a command that reaches the remote, and return its output."""
+        output = self.git.run(*command, ok_codes=range(256))
+        if output.code == 0:
+            return output.text
+        # `push --porcelain` writes to standard output which branch was refused and why, and at last
+        # "Done".
+        out = output.out.strip().removesuffix(b"\nDone")
+        words = b"\n".join([out.strip(), output.err.strip()]).decode("utf-8", "replace").strip()
         if _UNREACHABLE.search(words) or self._is_unmounted():
             raise RemoteUnreachable(words)
-        reason = f"git {command[0]} failed with {self.name}: {words or f'exit code {answer.code}'}"
+        reason = f"git {command[0]} failed with {self.name}: {words or f'exit code {output.code}'}"
         raise GitFailed(reason, command=list(command), words=words)
 
     def _is_unmounted(self) -> bool:
-        """Whether the remote is a directory that isn't there now, as on a disk that was removed."""
+        """Return whether the remote is a directory that does not exist now, because its disk was
+        removed.
+        """
         url = self.git.run("remote", "get-url", self.name, ok_codes=(0, 1, 2, 128)).text
         if url.startswith("file://"):
-            url = unquote(urlsplit(url).path)
+            path = unquote(urlsplit(url).path)
         elif "://" in url or re.match(r"[^/]+:", url):
             return False
-        return bool(url) and not os.path.exists(os.path.join(self.git.directory, url))
+        else:
+            path = url
+        return bool(path) and not os.path.exists(os.path.join(self.git.directory, path))
 
 
-#: How often somebody may push first. Each time there is less left to do.
+#: How many times somebody else may push first. Each time fewer commits are left to merge.
 _TRIES = 10
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 2.0
+#: The seconds between two tries: they double up to the maximum, and a random part of them is used.
+_MIN_RETRY_S = 0.05
+_MAX_RETRY_S = 2.0
 
 
 @dataclass(slots=True)
 class SyncResult:
-    """What a sync did.
+    """The result of a sync.
 
     Attributes:
-        committed: The commit of what was here.
-        remote: The branch it was exchanged with, as `origin/main`; empty: there is none.
-        offline: Why the remote could not be reached; empty: it was.
-        received: How many commits came.
-        merged: The merge's name, where both sides had gone on.
-        applied: What came into the worktree, each time that something came.
-        kept: Documents that one side deleted and the other changed, by their paths; they are kept.
-        notes: What merging decided besides, in words.
-        pushed: How many commits went.
-        tries: How often it took.
+        committed: The commit of the local changes.
+        remote: The remote branch, as `origin/main`. Empty: the repository has no remote.
+        offline: Why the remote could not be reached. Empty: it was reached.
+        received: The number of commits that were fetched.
+        merged: The merge commit, if both sides had new commits.
+        applied: The updates of the worktree, one for each fetch with new commits.
+        kept: The paths of documents that one side deleted and the other changed. They are kept.
+        notes: Other decisions of merges, in words.
+        pushed: The number of commits that were pushed.
+        tries: The number of fetches.
     """
 
     committed: CommitResult = field(default_factory=CommitResult)
@@ -228,124 +242,141 @@ class SyncResult:
     tries: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        plain = {
-            name: getattr(self, name) for name in ("received", "kept", "notes", "pushed", "tries")
+        """Return the object that `--json` prints."""
+        return {
+            "committed": self.committed.as_json(),
+            "remote": self.remote or None,
+            "offline": self.offline or None,
+            "merged": self.merged or None,
+            "received": self.received,
+            "kept": self.kept,
+            "notes": self.notes,
+            "pushed": self.pushed,
+            "tries": self.tries,
+            "applied": [update.as_json() for update in self.applied],
         }
-        texts = {name: getattr(self, name) or None for name in ("remote", "offline", "merged")}
-        applied = [applied.as_json() for applied in self.applied]
-        return {"committed": self.committed.as_json(), **texts, **plain, "applied": applied}
 
 
 def sync(
     operation: Operation, message: str | None = None, *, unrelated: bool = False
 ) -> SyncResult:
-    """Commit, merge what the remote has, and push, again if somebody else pushed first."""
+    """Commit, merge the commits of the remote, and push. Fetch and push again if somebody else
+    pushed first.
+
+    Args:
+        operation: The operation.
+        message: The subject of the commit. None: it describes the changes.
+        unrelated: Whether the remote may have a history without a common ancestor.
+    """
     branch = branch_of(operation.git)
-    synced = SyncResult(commit(operation, message))
+    result = SyncResult(commit(operation, message))
     remote = remote_of(operation.git, branch)
     if remote is None:
-        return synced
-    synced.remote = str(remote)
+        return result
+    result.remote = str(remote)
     try:
-        while not _exchange(operation, remote, synced, unrelated=unrelated):
-            wait_s = min(_FIRST_WAIT_S * 2**synced.tries, _LONGEST_WAIT_S)
+        while not _sync_once(operation, remote, result, unrelated=unrelated):
+            wait_s = min(_MIN_RETRY_S * 2**result.tries, _MAX_RETRY_S)
             time.sleep(wait_s * random.random())
     except RemoteUnreachable as error:
-        synced.offline = str(error)
-    return synced
+        result.offline = str(error)
+    return result
 
 
-def _exchange(
-    operation: Operation, remote: RemoteBranch, synced: SyncResult, *, unrelated: bool
+def _sync_once(
+    operation: Operation, remote: RemoteBranch, result: SyncResult, *, unrelated: bool
 ) -> bool:
-    """Take what is there and give what is here; False when somebody else pushed meanwhile."""
+    """Fetch, merge and push once. Return False if somebody else pushed in between."""
     git = operation.git
-    synced.tries += 1
+    result.tries += 1
     operation.progress("fetch", 0, 0)
-    theirs, ours = remote.tip(), git.head()
-    ahead, behind = _apart(git, ours, theirs)
+    theirs = remote.tip()
+    ours = git.head()
+    ahead, behind = _ahead_behind(git, ours, theirs)
     if theirs is not None and behind:
-        ours = _receive(operation, remote, ours, theirs, synced, ahead, unrelated=unrelated)
-        synced.received += behind
-        ahead, _ = _apart(git, ours, theirs)
+        ours = _merge_fetched(operation, remote, ours, theirs, result, ahead, unrelated=unrelated)
+        result.received += behind
+        ahead, _ = _ahead_behind(git, ours, theirs)
     if not ahead:
         return True
     operation.progress("push", 0, 0)
     try:
         remote.push()
     except PushRejected as error:
-        if synced.tries < _TRIES:
+        if result.tries < _TRIES:
             return False
         reason = (
             f"others pushed to {remote} first, {_TRIES} times in a row; the local changes are "
             "committed; sync again"
         )
         raise GitFailed(reason, command=["push"], words=str(error.__cause__)) from error
-    synced.pushed += ahead
+    result.pushed += ahead
     return True
 
 
-def _receive(
+def _merge_fetched(
     operation: Operation,
     remote: RemoteBranch,
     ours: str | None,
     theirs: str,
-    synced: SyncResult,
+    result: SyncResult,
     ahead: int,
     *,
     unrelated: bool,
 ) -> str:
-    """Bring what is there into the worktree, merged with what is here; the commit that HEAD then
-    names.
+    """Bring the worktree to the fetched commit, or to its merge with the local commits. Return the
+    new commit of HEAD.
+
+    Args:
+        operation, remote, unrelated: As in `sync`.
+        ours: The commit of HEAD. None: the branch has no commit yet.
+        theirs: The fetched commit.
+        result: The result, to which this is added.
+        ahead: The number of commits that the remote does not have.
     """
-    new, merge = theirs, None
-    if ours is not None and ahead:
-        operation.progress("merge", 0, 0)
-        there = remote.ref.removeprefix("refs/heads/")
-        by_hand = f"git -C {operation.repository.top} pull --no-rebase {remote.name} {there}"
-        merge = merge_commits(operation, ours, theirs, by_hand, unrelated=unrelated)
-        new = _commit_of(operation, remote, merge, ours, theirs)
-    synced.applied.append(apply(operation, ours, new, f"capsule sync: {remote}"))
-    if merge is not None:
-        synced.merged = new
-        synced.kept += merge.kept
-        synced.notes += merge.notes
+    if ours is None or not ahead:
+        result.applied.append(apply(operation, ours, theirs, f"capsule sync: {remote}"))
+        return theirs
+    operation.progress("merge", 0, 0)
+    remote_branch = remote.ref.removeprefix("refs/heads/")
+    manual_command = (
+        f"git -C {operation.repository.top} pull --no-rebase {remote.name} {remote_branch}"
+    )
+    merge = merge_commits(operation, ours, theirs, manual_command, unrelated=unrelated)
+    new = _make_merge_commit(operation, remote, merge, ours, theirs)
+    result.applied.append(apply(operation, ours, new, f"capsule sync: {remote}"))
+    result.merged = new
+    result.kept += merge.kept
+    result.notes += merge.notes
     return new
 
 
-def _commit_of(
+def _make_merge_commit(
     operation: Operation, remote: RemoteBranch, merge: MergedCommits, ours: str, theirs: str
 ) -> str:
-    """The commit of a merge; signed where its person signs commits. It runs no hook, as nobody
-    wrote anything.
+    """Make the commit of a merge, and return it. It is signed if the person signs commits. It runs
+    no hook, because nobody wrote anything in it.
     """
     git = operation.git
     lines = [f"Merge {remote}", ""]
-    lines += [
-        f"{path}: both sides changed the same, and a person must resolve the conflict"
-        for path in merge.disputed
-    ]
-    lines += [
-        f"{path} was deleted on one side and changed on the other; it is kept"
-        for path in merge.kept
-    ]
-    signs = (
-        git.run("config", "--type=bool", "--get", "commit.gpgSign", ok_codes=(0, 1)).text == "true"
-    )
+    for path in merge.disputed:
+        lines.append(f"{path}: both sides changed the same, and a person must resolve the conflict")
+    for path in merge.kept:
+        lines.append(f"{path} was deleted on one side and changed on the other; it is kept")
     text = ("\n".join(lines).strip() + "\n").encode("utf-8", "surrogateescape")
-    signing = ("-S",) if signs else ()
+    setting = git.run("config", "--type=bool", "--get", "commit.gpgSign", ok_codes=(0, 1)).text
+    signing = ("-S",) if setting == "true" else ()
     return git.run("commit-tree", *signing, "-p", ours, "-p", theirs, merge.tree, input=text).text
 
 
-def _apart(git: Git, ours: str | None, theirs: str | None) -> tuple[int, int]:
-    """How many commits each of two has that the other hasn't."""
+def _ahead_behind(git: Git, ours: str | None, theirs: str | None) -> tuple[int, int]:
+    """Return how many commits `ours` has that `theirs` lacks, and the other way round. None: no
+    commits.
+    """
     if ours and theirs:
-        left, right = git.run(
-            "rev-list", "--left-right", "--count", f"{ours}...{theirs}"
-        ).text.split()
-        return int(left), int(right)
-    left, right = (
-        git.run("rev-list", "--count", side).text if side else "0" for side in (ours, theirs)
-    )
-    return int(left), int(right)
+        command = ("rev-list", "--left-right", "--count", f"{ours}...{theirs}")
+        ahead, behind = git.run(*command).text.split()
+        return int(ahead), int(behind)
+    ahead = git.run("rev-list", "--count", ours).text if ours else "0"
+    behind = git.run("rev-list", "--count", theirs).text if theirs else "0"
+    return int(ahead), int(behind)

@@ -1,22 +1,26 @@
-"""A worktree brought from one commit to another while people and programs go on writing in it.
+"""Bring a worktree from one commit to another, while people and programs continue to write in it.
 
-What must stay true: what was written to a document since the first commit is in it afterwards, and
-so is its lock; nothing of a person's that isn't committed is overwritten; and wherever it is
-interrupted, no file is half, HEAD names the first commit or the second, and a second run from there
-has the same result.
+The steps:
 
-First everything that could refuse is tried, on a copy of the index. Then the store merges each
-document three ways: what the first commit has, what lies there now, what the second has. Then the
-index gets the entries of the documents, so that git leaves the files alone. Then git's own two-way
-merge brings all else (git-read-tree(1), "Two Tree Merge"), and at last HEAD moves. After an
-interruption before that, what is there already counts as written here: the next sync commits it,
-and merges it with the same again.
+1. Everything that could be refused is tried first, on a copy of the index.
+2. The store merges each document three ways: the old commit's version is the base, the present file
+   is ours, the new commit's version is theirs.
+3. The index gets the new entries of the documents, so that git does not touch their files.
+4. Git's own two-way merge updates all other files (git-read-tree(1), "Two Tree Merge").
+5. HEAD moves to the new commit.
+
+After an interruption before step 5, the changes that were already made count as local changes. The
+next sync commits them, and merges them with the same commit again.
+
+What must stay true: a document afterwards has everything that was written to it since the old
+commit, and its lock. No uncommitted change of a person is overwritten. At any interruption, no file
+is half written, HEAD is the old or the new commit, and another run has the same result.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,100 +45,126 @@ from capsule.store.store import CoreStore
 
 @dataclass(slots=True)
 class WorktreeUpdate:
-    """What came into the worktree: what became of each document, by its path, and how many other
-    files changed.
+    """An update of the worktree.
+
+    Attributes:
+        documents: What happened to each document, by its path.
+        files: The number of other files that changed.
     """
 
     documents: dict[str, IncomingResult] = field(default_factory=dict)
     files: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
-        documents = [
-            {"path": path, "what": brought.what}
-            | ({"why": brought.why} if brought.why else {})
-            | ({"notes": list(brought.notes)} if brought.notes else {})
-            for path, brought in self.documents.items()
-        ]
+        """Return the object that `--json` prints."""
+        documents = []
+        for path, result in self.documents.items():
+            fields: dict[str, Any] = {"path": path, "what": result.what}
+            if result.why:
+                fields["why"] = result.why
+            if result.notes:
+                fields["notes"] = list(result.notes)
+            documents.append(fields)
         return {"documents": documents, "files": self.files}
 
 
-def apply(operation: Operation, old: str | None, new: str, why: str) -> WorktreeUpdate:
-    """Bring the worktree, the index and HEAD from the commit that HEAD names (None: there is none
-    yet) to another.
+def apply(operation: Operation, old: str | None, new: str, reason: str) -> WorktreeUpdate:
+    """Bring the worktree, the index and HEAD to another commit.
 
     Args:
-        why: For the reflog.
+        operation: The operation.
+        old: The commit of HEAD. None: the branch has no commit yet.
+        new: The other commit.
+        reason: The text for the reflog.
 
     Raises:
-        GitFailed: A file that a person changed is in the way; nothing was changed.
-        InvalidDocument: A document that has to be merged does not parse, here or there; nothing was
-            changed.
-        StoreBusy, Refused, StorageFailed: A file can't be written; what came before it stays, and
-            the next sync goes on from there.
+        GitFailed: A file that a person changed is in the way. Nothing was changed.
+        InvalidDocument: A document that has to be merged does not parse, in the worktree or in the
+            new commit. Nothing was changed.
+        StoreBusy, Refused, StorageFailed: A file can't be written. Earlier files are written, and
+            the next sync continues from there.
     """
-    git, progress = operation.git, operation.progress
+    git = operation.git
+    progress = operation.progress
     base = old or empty_tree(git)
     differences = changes(git, "diff-tree", "-r", base, new)
-    with ExitStack() as opened, BlobReader(git) as blobs:
-        stores = _stores(operation, differences, opened)
-        documents = [_ChangedDocument(stores[place[0]], *place[1:], raw, blobs) for raw in differences
-                     if (place := document_in(raw.path)) and place[0] in stores]  # fmt: skip
+    with ExitStack() as opened_stores, BlobReader(git) as blobs:
+        documents = _changed_documents(operation, differences, blobs, opened_stores)
         entries = [document.raw.entry for document in documents]
         for number, document in enumerate(documents):
             progress("check", number, len(documents))
-            document.ensure_fit()
-        # Between this tree and the second git finds all to do but the documents.
-        others = operation.tree_with(base, entries)
+            document.check_mergeable()
+        # The old tree with the new documents: it differs from `new` in all other files, which git
+        # updates itself.
+        tree_without_documents = operation.tree_with(base, entries)
         progress("rehearse", 0, 0)
-        _ensure_welcome(operation, others, new, entries)
-        applied = WorktreeUpdate(files=len(differences) - len(documents))
+        _check_worktree_clean(operation, tree_without_documents, new, entries)
+        update = WorktreeUpdate(files=len(differences) - len(documents))
         for number, document in enumerate(documents):
             progress("write", number, len(documents))
-            applied.documents[document.raw.path] = document.bring_in()
+            update.documents[document.raw.path] = document.merge_into_store()
     progress("index", 0, 0)
     retried(lambda: set_entries(git, entries))
     progress("files", 0, 0)
-    retried(lambda: git.run("read-tree", "-m", "-u", others, new))
+    retried(lambda: git.run("read-tree", "-m", "-u", tree_without_documents, new))
     progress("head", 0, 0)
-    retried(lambda: git.run("update-ref", "-m", why, "HEAD", new, old or "0" * len(new)))
+    retried(lambda: git.run("update-ref", "-m", reason, "HEAD", new, old or "0" * len(new)))
     progress("refresh", 0, 0)
     retried(lambda: refresh(git))
-    return applied
+    return update
 
 
-def _stores(
-    operation: Operation, differences: Sequence[RawDifference], opened: ExitStack
-) -> Mapping[str, CoreStore]:
-    """The stores whose documents change, by their folders: ours, and others that lie in the same
-    repository.
+def _changed_documents(
+    operation: Operation,
+    differences: Sequence[RawDifference],
+    blobs: BlobReader,
+    opened_stores: ExitStack,
+) -> list[_ChangedDocument]:
+    """Return the documents among the differences, of this store and of others in the repository.
+    Those other stores are opened, and closed with `opened_stores`.
     """
-    stores, top = {operation.repository.prefix: operation.store}, operation.repository.top
-    for folder in {
-        place[0] for raw in differences if (place := document_in(raw.path))
-    } - stores.keys():
-        if _is_store(top, folder):
-            stores[folder] = opened.enter_context(
-                CoreStore.open(os.path.join(top, folder), keep_locks=False)
-            )
-    return stores
+    top = operation.repository.top
+    stores: dict[str, CoreStore | None] = {operation.repository.prefix: operation.store}
+    documents = []
+    for raw in differences:
+        location = document_in(raw.path)
+        if location is None:
+            continue
+        folder, kind, id = location
+        if folder not in stores:
+            stores[folder] = None
+            if _is_store(top, folder):
+                store = CoreStore.open(os.path.join(top, folder), keep_locks=False)
+                stores[folder] = opened_stores.enter_context(store)
+        owner = stores[folder]
+        if owner is not None:
+            documents.append(_ChangedDocument(owner, kind, id, raw, blobs))
+    return documents
 
 
 def _is_store(top: str, folder: str) -> bool:
-    """Whether a store lies there. A fetched name must not reach behind a symlink or into another
-    repository.
+    """Return whether a folder of the repository is a store. A path from a fetched commit must not
+    lead through a symlink or into another repository.
     """
-    place = top
+    path = top
     for part in folder.split("/")[:-1]:
-        place = os.path.join(place, part)
-        if os.path.islink(place) or os.path.lexists(os.path.join(place, ".git")):
+        path = os.path.join(path, part)
+        if os.path.islink(path) or os.path.lexists(os.path.join(path, ".git")):
             return False
-    return os.path.isfile(os.path.join(place, "capsule.toml"))
+    return os.path.isfile(os.path.join(path, "capsule.toml"))
 
 
 @dataclass(frozen=True, slots=True)
 class _ChangedDocument:
-    """A document of a store that differs between the two commits."""
+    """A document of a store that differs between the two commits.
+
+    Attributes:
+        store: The store.
+        kind: The kind of the document.
+        id: Its id.
+        raw: The difference.
+        blobs: Reads its versions from git.
+    """
 
     store: CoreStore
     kind: str
@@ -142,48 +172,56 @@ class _ChangedDocument:
     raw: RawDifference
     blobs: BlobReader
 
-    def ensure_fit(self) -> None:
-        """Raise unless what comes is a document, and what is here can be merged with it."""
+    def check_mergeable(self) -> None:
+        """Check that the new version and the present file are valid documents. Raises GitFailed,
+        InvalidDocument.
+        """
         raw = self.raw
         if not raw.new_mode:
             return
         if raw.new_mode not in REGULAR:
-            odd = (
+            raise GitFailed(
                 f"{raw.path} is not a regular file in the fetched commits; nothing was "
-                "changed; remove it there with git"
+                "changed; remove it there with git",
+                command=["diff-tree"],
+                words="",
             )
-            raise GitFailed(odd, command=["diff-tree"], words="")
-        why = "the fetched commits have a damaged document, so nothing was changed; repair it there"
+        reason = (
+            "the fetched commits have a damaged document, so nothing was changed; repair it there"
+        )
         try:
             clean(self.blobs.read(raw.new) or b"", raw.path, self.kind)
-            why = (
+            reason = (
                 "a document that was changed there can't be merged, so nothing was changed; "
                 "repair it, then sync again"
             )
             self.store.incoming.version(self.kind, self.id)
         except InvalidDocument as error:
             raise InvalidDocument(
-                f"{why}:\n{error.message}", path=error.path, problems=error.problems
+                f"{reason}:\n{error.message}", path=error.path, problems=error.problems
             ) from None
 
-    def bring_in(self) -> IncomingResult:
-        """Merge what comes into the file."""
+    def merge_into_store(self) -> IncomingResult:
+        """Merge the new version into the present file."""
         raw = self.raw
-        sides = ((raw.old_mode, raw.old), (raw.new_mode, raw.new))
-        base, theirs = (self._clean(name) if mode else None for mode, name in sides)
+        base = self._clean_version(raw.old) if raw.old_mode else None
+        theirs = self._clean_version(raw.new) if raw.new_mode else None
         return self.store.incoming.bring_in(self.kind, self.id, base, theirs)
 
-    def _clean(self, name: str) -> bytes | None:
-        with suppress(InvalidDocument):  # What got into git past us need not be a document.
+    def _clean_version(self, name: str) -> bytes | None:
+        """Return a version from git in the clean form. None: it is no document, and got into git
+        without a check.
+        """
+        with suppress(InvalidDocument):
             return clean(self.blobs.read(name) or b"", self.raw.path, self.kind)
         return None
 
 
-def _ensure_welcome(
+def _check_worktree_clean(
     operation: Operation, base: str, new: str, entries: Sequence[IndexEntry]
 ) -> None:
-    """Raise GitFailed when git would refuse to touch a file that is no document, as a person is
-    changing it.
+    """Check that git would update every file that is no document. Raises GitFailed if a person has
+    uncommitted changes in such a file.
     """
     with operation.other_index() as git:
         refresh(git)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import IO
 
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput
@@ -30,8 +31,8 @@ from capsule.format.validation import CONVERSATION, KINDS
 from capsule.ids import is_id
 
 FLUSH = b"0000"
-#: What one packet carries at most: LARGE_PACKET_DATA_MAX of git.
-_MOST = 65516
+#: The most bytes that one packet carries: LARGE_PACKET_DATA_MAX of git.
+_MAX_PACKET = 65516
 
 
 class StreamClosed(Exception):
@@ -39,8 +40,8 @@ class StreamClosed(Exception):
 
 
 def packets(stream: IO[bytes]) -> list[bytes]:
-    """What the packets up to the next flush packet carry. Raises Ended; InvalidInput when these are
-    no packets.
+    """Return the contents of the packets up to the next flush packet. Raises StreamClosed, and
+    InvalidInput if the stream has no packets.
     """
     contents: list[bytes] = []
     while True:
@@ -49,13 +50,11 @@ def packets(stream: IO[bytes]) -> list[bytes]:
             return contents
         if len(header) < 4:
             raise StreamClosed
-        try:
-            size = (
-                int(header, 16) - 4 if header.isalnum() else -1
-            )  # Signs and blanks are digits to Python alone.
-        except ValueError:
-            size = -1
-        if not 0 <= size <= _MOST:
+        size = -1
+        with suppress(ValueError):
+            if header.isalnum():  # `int` also accepts signs and blanks.
+                size = int(header, 16) - 4
+        if not 0 <= size <= _MAX_PACKET:
             raise InvalidInput(
                 f"{header!r} is not the start of a packet of git's; only git starts this program"
             )
@@ -65,68 +64,76 @@ def packets(stream: IO[bytes]) -> list[bytes]:
 
 
 def text(packet: bytes) -> str:
-    """A packet that carries a line of text, for example a path; bytes that are no UTF-8 survive as
-    a path's do.
+    """Return the line of text in a packet, such as a path. Bytes that are not UTF-8 are kept as
+    surrogates, as in paths.
     """
     return packet.removesuffix(b"\n").decode("utf-8", "surrogateescape")
 
 
 def packed(*lines: str) -> bytes:
-    """A list of lines, with its flush packet."""
-    return (
-        b"".join(map(_packet, (f"{line}\n".encode("utf-8", "surrogateescape") for line in lines)))
-        + FLUSH
-    )
+    """Return the packets of a list of lines, with its flush packet."""
+    packet_list = [_packet(f"{line}\n".encode("utf-8", "surrogateescape")) for line in lines]
+    return b"".join(packet_list) + FLUSH
 
 
 def content(data: bytes) -> bytes:
-    """A content of any size, with its flush packet."""
-    return b"".join(_packet(data[at : at + _MOST]) for at in range(0, len(data), _MOST)) + FLUSH
+    """Return the packets of a content of any size, with its flush packet."""
+    starts = range(0, len(data), _MAX_PACKET)
+    return b"".join(_packet(data[start : start + _MAX_PACKET]) for start in starts) + FLUSH
 
 
-def _packet(carried: bytes) -> bytes:
-    return b"%04x%b" % (len(carried) + 4, carried)
+def _packet(data: bytes) -> bytes:
+    return b"%04x%b" % (len(data) + 4, data)
 
 
-#: Gives the clean form of a content, by the path that git has for it; raises `CapsuleError`.
+#: Returns the clean form of a content. Gets the content, and its path in the repository. Raises
+#: `CapsuleError`.
 Cleaner = Callable[[bytes, str], bytes]
 
 #: Seconds to wait for a writer whose append git may have read half written. An append takes a
 #: thousandth of that.
-_PATIENCE_S = 0.25
-#: The file that marks a store. The storage layer, which has its name, is not loaded for every file.
+_LOCK_WAIT_S = 0.25
+#: The file that marks a store. A constant here, so that the storage layer need not be loaded.
 _SETTINGS = "capsule.toml"
-#: The beginning of what the diff driver makes of a conversation: `git blame` gives that to the
-#: filter.
+#: The beginning of the text that the diff driver makes of a conversation. `git blame` passes that
+#: text to the filter.
 _READABLE = b"conversation "
 _VERSION = "version=2"
-#: What stands before a content. A second list behind it may change the status; it doesn't.
+#: The list before a content. A second list after the content could change the status, and is empty.
 _SUCCESS = packed("status=success")
 _CAPABILITIES = ("capability=clean", "capability=smudge")
 
 
 def serve(
-    incoming: IO[bytes], outgoing: IO[bytes], clean_form: Cleaner, tell: Callable[[str], None]
+    incoming: IO[bytes],
+    outgoing: IO[bytes],
+    clean_form: Cleaner,
+    report_error: Callable[[str], None],
 ) -> None:
-    """Answer git until it closes its end; `tell` gets the messages of errors, for which git's
-    protocol has no place.
+    """Filter documents for git until it closes its end of the stream.
+
+    Args:
+        incoming, outgoing: The streams from and to git.
+        clean_form: Returns the clean form of a document.
+        report_error: Gets the messages of errors, which git's protocol can't transport.
 
     Raises:
-        InvalidInput: It isn't git that writes, or it speaks another version.
-        BrokenPipeError: Git is gone.
+        InvalidInput: The other side is not git, or uses another version of the protocol.
+        BrokenPipeError: Git has ended.
     """
     try:
         _shake_hands(incoming, outgoing)
         while True:
             request = dict(text(line).partition("=")[::2] for line in packets(incoming))
             data = b"".join(packets(incoming))
-            outgoing.write(_answer(request, data, clean_form, tell))
+            outgoing.write(_response(request, data, clean_form, report_error))
             outgoing.flush()
     except StreamClosed:
         return
 
 
 def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
+    """Agree on the version of the protocol, and on the directions that are filtered."""
     welcome, *versions = map(text, packets(incoming) or [b""])
     if welcome != "git-filter-client" or _VERSION not in versions:
         raise InvalidInput(
@@ -139,26 +146,30 @@ def _shake_hands(incoming: IO[bytes], outgoing: IO[bytes]) -> None:
     outgoing.flush()
 
 
-def _answer(
-    request: dict[str, str], data: bytes, clean_form: Cleaner, tell: Callable[[str], None]
+def _response(
+    request: dict[str, str], data: bytes, clean_form: Cleaner, report_error: Callable[[str], None]
 ) -> bytes:
+    """Return the packets for one request. `clean` is the way into the index, `smudge` the way out
+    of it.
+    """
     path = request.get("pathname", "")
+    command = request.get("command")
     try:
-        if request.get("command") == "clean":
-            data = clean_form(data, path)
-        elif request.get("command") != "smudge":
-            raise InvalidInput(
-                f"{path}: git asks for {request.get('command')!r}, which was not offered"
-            )
+        if command == "clean":
+            filtered = clean_form(data, path)
+        elif command == "smudge":
+            filtered = data
+        else:
+            raise InvalidInput(f"{path}: git asks for {command!r}, which was not offered")
     except CapsuleError as error:
-        tell(f"{error.message}\n{path}: not filtered")
+        report_error(f"{error.message}\n{path}: not filtered")
         return packed("status=error")
-    return _SUCCESS + content(data) + FLUSH
+    return _SUCCESS + content(filtered) + FLUSH
 
 
-def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
-    """The cleaner of the repository at `top`; `tell` gets a message about each document that does
-    not parse.
+def cleaner(top: str, report_error: Callable[[str], None]) -> Cleaner:
+    """Return the cleaner of the repository at `top`. `report_error` gets a message about each
+    document that does not parse.
     """
 
     def clean_form(data: bytes, path: str) -> bytes:
@@ -168,10 +179,11 @@ def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
         except InvalidDocument as error:
             if data.startswith(_READABLE):
                 return data
-            whole = _between_writes(os.path.join(top, path), kind)
-            if whole is not None and whole != data:
-                return clean_form(whole, path)
-            tell(
+            # Git may have read the file during a write.
+            complete = _read_complete(os.path.join(top, path), kind)
+            if complete is not None and complete != data:
+                return clean_form(complete, path)
+            report_error(
                 f"{error.message}\n{path}: passed unchanged, and must not be committed; repair "
                 "it, or run: capsule doctor"
             )
@@ -181,22 +193,24 @@ def cleaner(top: str, tell: Callable[[str], None]) -> Cleaner:
 
 
 def kind_of(path: str) -> str:
-    """The kind of the document that git has at `path`, by its folder."""
-    return next((folder for folder in path.split("/")[-2:-1] if folder in KINDS), CONVERSATION.name)
+    """Return the kind of the document at a path of the repository, by its folder."""
+    for folder in path.split("/")[-2:-1]:
+        if folder in KINDS:
+            return folder
+    return CONVERSATION.name
 
 
-def _between_writes(path: str, kind: str) -> bytes | None:
-    """The document at a path, read under its mutex, as git does not; None: no store writes it, or
-    the mutex is held.
+def _read_complete(path: str, kind: str) -> bytes | None:
+    """Return the document at a path, read under its mutex, which git does not take. None: no store
+    writes it, or another process holds the mutex too long.
     """
     folder, name = os.path.split(path)
-    root, id = os.path.dirname(folder), name.removesuffix(".json")
-    if (
-        os.path.basename(folder) != kind
-        or not is_id(id)
-        or not os.path.isfile(os.path.join(root, _SETTINGS))
-    ):
+    root = os.path.dirname(folder)
+    id = name.removesuffix(".json")
+    if os.path.basename(folder) != kind or not is_id(id):
         return None
-    from capsule.engines.opening import between_writes
+    if not os.path.isfile(os.path.join(root, _SETTINGS)):
+        return None
+    from capsule.engines.opening import read_between_writes
 
-    return between_writes(root, kind, id, _PATIENCE_S)
+    return read_between_writes(root, kind, id, _LOCK_WAIT_S)

@@ -1,10 +1,9 @@
-"""The merge driver: git gives it three versions of a document, and it leaves the merged one in the
-file of ours.
+"""The merge driver: git gives it three versions of a document as files, and it writes the merged
+document into the file of ours. `capsule/format/merge/merge.py` merges the documents.
 
-What must stay true: it leaves a valid document in its clean form, or, where a side can't be read,
-what git itself would have left; what a person has to settle makes git stop; and messages name the
-document as the repository does. How documents merge is the matter of
-`capsule/format/merge/merge.py`.
+What must stay true: the result is a valid document in its clean form. If a side can't be read, the
+result is what git itself would have written, with conflict markers. A conflict that a person has to
+resolve makes git stop. Messages name the document by its path in the repository.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from capsule.git.setup.attributes import file_command, store_command
 
 Document = dict[str, Any]
 #: The longest value in a message, in characters.
-_CUT = 60
+_MAX_VALUE = 60
 
 
 class MergeFiles(NamedTuple):
-    """The files that git hands over: the common ancestor (an empty file without one),
-    ours, theirs.
+    """The files that git gives the driver: the common ancestor (an empty file if there is none),
+    ours and theirs.
     """
 
     base: str
@@ -43,64 +42,66 @@ class MergeFiles(NamedTuple):
 def merged_version(
     base: Document | None, ours: Document, theirs: Document, path: str, kind: str
 ) -> tuple[bytes, MergeResult]:
-    """Two versions merged, in the clean form. Raises InvalidDocument."""
-    has_entries = KINDS[kind].has_entries
-    merged = (
-        merge(base, ours, theirs, path)
-        if has_entries
-        else merge_fields(KINDS[kind], base, ours, theirs)
-    )
-    return clean(codec.encode(merged.document), path, kind), merged
+    """Return the merge of two versions, in the clean form, and its conflicts and notes. Raises
+    InvalidDocument.
+    """
+    if KINDS[kind].has_entries:
+        result = merge(base, ours, theirs, path)
+    else:
+        result = merge_fields(KINDS[kind], base, ours, theirs)
+    return clean(codec.encode(result.document), path, kind), result
 
 
 def merge_files(
-    sides: MergeFiles, path: str, marker_size: int, directory: str
+    files: MergeFiles, path: str, marker_size: int, directory: str
 ) -> tuple[bool, list[str]]:
     """Merge into the file of ours.
 
     Args:
+        files: The three files.
         path: The document's path in the repository.
-        marker_size: How long git's conflict markers are.
-        directory: Where git runs the driver.
+        marker_size: The length of git's conflict markers.
+        directory: The directory in which git runs the driver.
 
     Returns:
-        Whether git may go on, and the lines of the message.
+        Whether git may continue, and the lines of the message.
 
     Raises:
         Refused: A file can't be read or written.
-        GitFailed: Git could not do its own merge, where a side can't be read.
+        GitFailed: A side can't be read, and git could not do its own merge either.
     """
-    kind, contents = kind_of(path), [_read(file) for file in sides]
+    kind = kind_of(path)
+    base_data = _read(files.base)
+    our_data = _read(files.ours)
+    their_data = _read(files.theirs)
     try:
-        names = ("the common ancestor", "ours", "theirs")
-        base, ours, theirs = (
-            _document(content, path, name, kind)
-            for content, name in zip(contents, names, strict=True)
-        )
+        base = _document(base_data, path, "the common ancestor", kind)
+        ours = _document(our_data, path, "ours", kind)
+        theirs = _document(their_data, path, "theirs", kind)
         if ours is None or theirs is None:
             raise InvalidDocument.of([Problem(path, 0, 0, "", "one side is an empty file")])
         _ensure_one_document([side for side in (base, ours, theirs) if side is not None], path)
-        data, merged = merged_version(base, ours, theirs, path, kind)
+        data, result = merged_version(base, ours, theirs, path, kind)
     except CapsuleError as error:
-        _merge_as_text(sides, marker_size, directory)
-        words = error.message.split("\n")
-        return False, [
-            *words,
-            f"{path}: not merged by Capsule; resolve git's own merge, line by line, in the file",
-        ]
+        _merge_as_text(files, marker_size, directory)
+        lines = error.message.split("\n")
+        lines.append(
+            f"{path}: not merged by Capsule; resolve git's own merge, line by line, in the file"
+        )
+        return False, lines
     try:
-        with open(sides.ours, "wb") as file:
+        with open(files.ours, "wb") as file:
             file.write(data)
     except OSError as error:
         raise Refused(
-            f"{sides.ours}: can't be written: {error.strerror}", path=sides.ours
+            f"{files.ours}: can't be written: {error.strerror}", path=files.ours
         ) from error
-    return not merged.conflicts, _words(merged, path, kind, directory)
+    return not result.conflicts, _message(result, path, kind, directory)
 
 
 def _document(content: bytes, path: str, side: str, kind: str) -> Document | None:
-    """A side's document; None when git has none, and gives an empty file. Raises InvalidDocument,
-    naming the side.
+    """Return the document of a side. None: the file is empty, as git gives it if a side has none.
+    Raises InvalidDocument, with the name of the side.
     """
     if not content:
         return None
@@ -116,10 +117,9 @@ def _document(content: bytes, path: str, side: str, kind: str) -> Document | Non
 
 
 def _ensure_one_document(sides: list[Document], path: str) -> None:
-    """Raise unless these are versions of one document: git takes a fork, its source deleted, for
-    that one renamed.
-
-    (The strategy `ort` of git 2.39 does so with `no-renames`, too.)
+    """Check that these are versions of one document. Git takes a new fork with a deleted source for
+    a renamed file (also with `no-renames` in the strategy `ort` of git 2.39). Raises
+    InvalidDocument.
     """
     ids = dict.fromkeys(str(side.get("id")) for side in sides)
     if len(ids) > 1:
@@ -131,56 +131,54 @@ def _ensure_one_document(sides: list[Document], path: str) -> None:
         raise InvalidDocument.of([Problem(path, 0, 0, "", reason)])
 
 
-def _words(merged: MergeResult, path: str, kind: str, directory: str) -> list[str]:
-    id, title = (
-        one_line(str(merged.document.get("id"))),
-        one_line(str(merged.document.get("title") or "")),
-    )
-    name = (
-        f'{KINDS[kind].noun} {id} "{title}"'
-        if KINDS[kind].has_entries
-        else f"{KINDS[kind].noun} {id}"
-    )
-    words = [f"{name}: {note}" for note in merged.notes]
-    for conflict in merged.conflicts:
-        field, values = (
-            one_line(conflict.field),
-            " and ".join(_short(value) for value, _ in conflict.values),
+def _message(result: MergeResult, path: str, kind: str, directory: str) -> list[str]:
+    """Return the lines of the message about a merge: its notes and conflicts, and what to do."""
+    id = one_line(str(result.document.get("id")))
+    name = f"{KINDS[kind].noun} {id}"
+    if KINDS[kind].has_entries:
+        title = one_line(str(result.document.get("title") or ""))
+        name = f'{name} "{title}"'
+    lines = [f"{name}: {note}" for note in result.notes]
+    for conflict in result.conflicts:
+        field = one_line(conflict.field)
+        values = " and ".join(_shortened(value) for value, _ in conflict.values)
+        lines.append(
+            f"{name}: both sides changed {field}, to {values}; {_shortened(conflict.kept)} is "
+            "used for now"
         )
-        words.append(
-            f"{name}: both sides changed {field}, to {values}; {_short(conflict.kept)} is used "
-            "for now"
-        )
-    if merged.conflicts:
-        command = store_command(f"capsule git resolve {id}", directory, path)
-        how = f"resolve it with: {command}" if KINDS[kind].has_entries else "resolve it by hand"
-        words.append(f"{path}: {how}, then: {file_command('git add', path)}")
-    return words
+    if result.conflicts:
+        advice = "resolve it by hand"
+        if KINDS[kind].has_entries:
+            command = store_command(f"capsule git resolve {id}", directory, path)
+            advice = f"resolve it with: {command}"
+        lines.append(f"{path}: {advice}, then: {file_command('git add', path)}")
+    return lines
 
 
-def _short(value: Any) -> str:
-    """A value in a line; a text in quotes."""
+def _shortened(value: Any) -> str:
+    """Return a value in one line, truncated. A text is in quotes."""
     if value is None:
         return "nothing"
     text = one_line(value if isinstance(value, str) else orjson.dumps(value).decode())
-    text = text if len(text) <= _CUT else f"{text[: _CUT - 3]}..."
+    if len(text) > _MAX_VALUE:
+        text = f"{text[: _MAX_VALUE - 3]}..."
     return f'"{text}"' if isinstance(value, str) else text
 
 
-def _merge_as_text(sides: MergeFiles, marker_size: int, directory: str) -> None:
-    """Merge as git does without a driver."""
+def _merge_as_text(files: MergeFiles, marker_size: int, directory: str) -> None:
+    """Merge the files line by line, as git does without a driver."""
     from capsule.git_program import Git  # Needed seldom, and slow to load.
 
-    labels = [part for label in ("ours", "base", "theirs") for part in ("-L", label)]
-    files = (sides.ours, sides.base, sides.theirs)
-    # The exit code is the number of conflicts; 255, and ours as it was, for what git takes for no
-    # text.
+    labels = ("-L", "ours", "-L", "base", "-L", "theirs")
+    paths = (files.ours, files.base, files.theirs)
+    # The exit code is the number of conflicts. It is 255 for a binary file, which stays unchanged.
     Git(directory).run(
-        "merge-file", f"--marker-size={marker_size}", *labels, "--", *files, ok_codes=range(256)
+        "merge-file", f"--marker-size={marker_size}", *labels, "--", *paths, ok_codes=range(256)
     )
 
 
 def _read(path: str) -> bytes:
+    """Return the content of a file. Raises Refused."""
     try:
         with open(path, "rb") as file:
             return file.read()

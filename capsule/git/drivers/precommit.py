@@ -1,8 +1,10 @@
-"""The check before a commit: whether what is staged below a store may be committed.
+"""The check before a commit: whether the staged files of a store may be committed.
 
-It is for a clone without the filter, for what was staged before the set-up, and for `git add
---patch`, which writes into the index past every filter. What must stay true: the check reads the
-index that this commit is made of, never the files; each line names the file and the way out.
+The filter prevents most problems. The check is for a clone without the filter, for files that were
+staged before the set-up, and for `git add --patch`, which writes into the index without a filter.
+
+What must stay true: the check reads the index of this commit, never the files. Each line of the
+result names the file and the way out.
 """
 
 from __future__ import annotations
@@ -22,9 +24,12 @@ _DERIVED = ".capsule"
 
 
 def problems(git: Git) -> list[str]:
-    """What must not be committed, a line each, and how to go on; none when all is well.
+    """Return a line for each staged file that must not be committed, and how to continue. Empty:
+    everything may be committed.
 
-    `git` has the environment that git gives its hooks, so that it reads the index of this commit.
+    Args:
+        git: Git, with the environment that it gives its hooks, so that it reads the index of this
+            commit.
 
     Cost: a strict parse of each staged document.
     """
@@ -34,19 +39,17 @@ def problems(git: Git) -> list[str]:
     with BlobReader(git) as blobs:
         for raw in changes(git, "diff-index", "--cached", "--diff-filter=d", base):
             path, mode, blob = raw.entry
-            kind, name = _place(top, path)
+            folder, name = _location(top, path)
             reason = ""
-            if kind == _DERIVED:
+            if folder == _DERIVED:
                 reason = "is derived from the conversations, and must not be committed"
-            elif kind and name.startswith(".") and name.endswith(".tmp"):
+            elif folder and name.startswith(".") and name.endswith(".tmp"):
                 reason = "is a file that is being written, and must not be committed"
-            elif kind and name.endswith(".json"):
-                if mode in REGULAR:
-                    lines += _faults(
-                        blobs.read(blob) or b"", top, path, kind, name.removesuffix(".json")
-                    )
-                else:
-                    reason = "is not a file; a store accepts no link instead of a document"
+            elif folder and name.endswith(".json") and mode not in REGULAR:
+                reason = "is not a file; a store accepts no link instead of a document"
+            elif folder and name.endswith(".json"):
+                data = blobs.read(blob) or b""
+                lines += _document_problems(data, top, path, folder, name.removesuffix(".json"))
             if reason:
                 lines.append(f"{path}: {reason}: {file_command('git rm --cached', path)}")
     if lines:
@@ -57,21 +60,26 @@ def problems(git: Git) -> list[str]:
     return lines
 
 
-def _place(top: str, path: str) -> tuple[str, str]:
-    """The kind of a document (or what is derived) and the file's name; empty when the path lies in
-    no store.
+def _location(top: str, path: str) -> tuple[str, str]:
+    """Return the folder of a store that a path is in, and the file's name. The folder is the kind
+    of a document, or the one of derived files. Both are empty if the path is in no store.
     """
     parts = path.split("/")
-    for at in range(len(parts) - 1, 0, -1):
-        folder = parts[at - 1]
-        is_ours = folder == _DERIVED or (folder in KINDS and at == len(parts) - 1)
-        if is_ours and os.path.isfile(os.path.join(top, *parts[: at - 1], "capsule.toml")):
-            return folder, parts[-1]
+    for index in range(len(parts) - 1, 0, -1):
+        folder = parts[index - 1]
+        may_be_document = folder in KINDS and index == len(parts) - 1
+        if folder == _DERIVED or may_be_document:
+            settings = os.path.join(top, *parts[: index - 1], "capsule.toml")
+            if os.path.isfile(settings):
+                return folder, parts[-1]
     return "", ""
 
 
-def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str]:
-    again = f"repair it, and then: {file_command('git add', path)}"
+def _document_problems(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[str]:
+    """Yield the lines about a staged document: it does not parse, has another id than its file, or
+    has an active lock.
+    """
+    next_step = f"repair it, and then: {file_command('git add', path)}"
     try:
         document = codec.decode(data, path)
         if not migrations.is_newer(document):
@@ -80,14 +88,14 @@ def _faults(data: bytes, top: str, path: str, kind: str, id: str) -> Iterator[st
                 line, column = locations.locate(data, ("id",))
                 yield (
                     f"{path}:{line}:{column}: id: is {document['id']!r}, but the file's name "
-                    f"says {id!r}; {again}"
+                    f"says {id!r}; {next_step}"
                 )
     except InvalidDocument as error:
         yield from error.message.split("\n")
-        yield f"{path}: {again}"
+        yield f"{path}: {next_step}"
         return
-    about = document.get("metadata")
-    lock = about.get("lock") if isinstance(about, dict) else None
+    metadata = document.get("metadata")
+    lock = metadata.get("lock") if isinstance(metadata, dict) else None
     if isinstance(lock, dict) and lock.get("active"):
         holder = lock.get("name") or lock.get("user") or lock.get("instanceId") or "somebody"
         yield (

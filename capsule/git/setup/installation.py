@@ -32,9 +32,9 @@ from capsule.git.setup.attributes import (
     CHECK_LINE,
     DRIVER,
     attribute_lines,
+    clone_config,
     ignore_lines,
     settings,
-    wanted_config,
 )
 from capsule.git_program import Git
 
@@ -202,7 +202,7 @@ class Hook:
         return f"have it run this line before all others: {CHECK_LINE}"
 
 
-def find(repository: Repository, *, everywhere: bool = False) -> Hook:
+def find_hook(repository: Repository, *, everywhere: bool = False) -> Hook:
     """Look at the pre-commit hook. With `everywhere`, one that all of the user's repositories have
     may be changed.
     """
@@ -231,7 +231,7 @@ def find(repository: Repository, *, everywhere: bool = False) -> Hook:
     return Hook(path, data, runs, others or obstacle, bool(others))
 
 
-def chain(hook: Hook) -> bool:
+def install_hook(hook: Hook) -> bool:
     """Add our line to the hook. Returns: whether the hook changed."""
     after = with_block(hook.data, _LINES, hook.path, at_top=True)
     if after != hook.data:
@@ -239,7 +239,7 @@ def chain(hook: Hook) -> bool:
     return after != hook.data
 
 
-def unchain(
+def uninstall_hook(
     repository: Repository, *, everywhere: bool = False
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Remove our line from every hook that it can be in: where git looks now, and where it does by
@@ -249,7 +249,7 @@ def unchain(
         The files that were changed; the files that still run the check, with the reason why they
         were left.
     """
-    hook = find(repository, everywhere=everywhere)
+    hook = find_hook(repository, everywhere=everywhere)
     current = os.path.dirname(hook.path)
     done, left = [], []
     for folder in dict.fromkeys((current, os.path.join(repository.common, "hooks"))):
@@ -354,7 +354,7 @@ class SetupStep:
 
 def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> list[SetupStep]:
     """Make git understand the conversations of the store at `root`."""
-    wanted = wanted_config(program)
+    wanted = clone_config(program)
     try:
         repository = Repository.find(root)
     except NotFound:
@@ -391,7 +391,7 @@ def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
         ]
     else:
         steps += _unconfigure(repository.git, "--local")
-        done, left = unchain(repository, everywhere=everywhere)
+        done, left = uninstall_hook(repository, everywhere=everywhere)
         steps += [SetupStep("hook", path, "taken out", True) for path in done]
         steps += [
             SetupStep("hook", path, f"left: {why}", False, f"take out {CHECK_LINE}")
@@ -452,7 +452,7 @@ def _configure(git: Git, scope: str, wanted: Mapping[str, str]) -> SetupStep:
 
 
 def _unconfigure(git: Git, scope: str) -> Iterator[SetupStep]:
-    there, known = settings(git, scope).keys(), wanted_config([""]).keys()
+    there, known = settings(git, scope).keys(), clone_config([""]).keys()
     for name in there & known:
         git.run("config", scope, "--unset-all", name)
     if there & known:
@@ -467,12 +467,12 @@ def _unconfigure(git: Git, scope: str) -> Iterator[SetupStep]:
 
 
 def _add_hook(repository: Repository, everywhere: bool) -> SetupStep:
-    there = find(repository, everywhere=everywhere)
+    there = find_hook(repository, everywhere=everywhere)
     if there.runs and (there.obstacle or not has_block(there.data)):
         return SetupStep("hook", there.runs, "runs the check", False)
     if there.obstacle:
         return SetupStep("hook", there.path, f"left alone: {there.obstacle}", False, there.way_out)
-    if not chain(there):
+    if not install_hook(there):
         return SetupStep("hook", there.path, "is already right", False)
     return SetupStep(
         "hook", there.path, "is made" if there.data is None else "now has the check", True

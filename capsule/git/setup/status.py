@@ -22,7 +22,7 @@ from capsule.git.commits.merge import merge_version
 from capsule.git.objects import attributes, blob_name, object_format
 from capsule.git.repository import Repository
 from capsule.git.setup import installation
-from capsule.git.setup.attributes import DRIVER, settings, wanted_config
+from capsule.git.setup.attributes import DRIVER, clone_config, settings
 from capsule.git_program import Git
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class RepositoryStatus:
         }
 
 
-def look(
+def inspect_clone(
     repository: Repository, program: Sequence[str], conflicts: Iterable[Conflict]
 ) -> RepositoryStatus:
     """Look at a clone; `program` is what `set_up` would start the drivers with, `conflicts` those
@@ -134,7 +134,7 @@ def look(
 def _drivers(repository: Repository, program: Sequence[str]) -> Iterator[CloneFinding]:
     """Attributes and configuration, of which one without the other is the usual trap."""
     missing = _missing_attributes(repository)
-    wanted = wanted_config(program)
+    wanted = clone_config(program)
     # Not `repository.git`, for which the filters are off.
     there = {name: values[-1] for name, values in settings(Git(repository.top)).items()}
     absent = [name for name in wanted if name not in there]
@@ -188,7 +188,7 @@ def _odd_program(there: Mapping[str, str], wanted: Mapping[str, str]) -> str:
         )
     # Which Python starts them doesn't matter, as long as all of them are as this version writes
     # them.
-    others = wanted_config(words)
+    others = clone_config(words)
     odd = [name for name in wanted if there[name] not in (wanted[name], others[name])]
     return f"not as this version sets it: {', '.join(odd)}" if odd else ""
 
@@ -227,7 +227,7 @@ def _files(repository: Repository) -> Iterator[CloneFinding]:
 
 
 def _hook(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFinding]:
-    there = installation.find(repository)
+    there = installation.find_hook(repository)
     state.hook = there.runs
     if there.runs:
         return
@@ -317,7 +317,7 @@ def _read_branch(words: str, state: RepositoryStatus) -> None:
 def _under_way(repository: Repository, state: RepositoryStatus) -> Iterator[CloneFinding]:
     """What git has begun and not ended, in this worktree."""
     unmerged = ", ".join(state.unmerged)
-    if begun := repository.under_way():
+    if begun := repository.unfinished_operation():
         operation, end = begun
         files, first = "", "end it with: "
         if unmerged:

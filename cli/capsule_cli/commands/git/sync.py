@@ -173,14 +173,14 @@ class _AutocommitLoop:
         batch = self._store.wait_for_changes(
             cursor, timeout_s=_WAIT_S if due_in_s is None else min(due_in_s, _WAIT_S)
         )
-        self._timer.heard(batch.changes)
-        self._timer.act_if_due()
+        self._timer.note_changes(batch.changes)
+        self._timer.run_if_due()
         return batch.cursor
 
     def end(self) -> None:
         """Commit the remaining changes."""
         self._guard = None
-        self._timer.act()
+        self._timer.run()
 
     def _act(self) -> None:
         from capsule.git.commits.sync import SyncResult
