@@ -1,11 +1,12 @@
-"""The fields of the format, in canonical order: which there are, what each holds, and since which
-version.
+"""The table of the fields of the format, in canonical order, each with its kind and its version.
 
-What must stay true: this table and the models agree (a test says so). It exists beside them because
-importing pydantic costs more than listing a hundred conversations. The JSON Schemas are made of it.
+`PARTS` lists the fields of each part. A part is an object of the format, named by its path: ``""``
+is a capsule, ``metadata`` the object in it, ``history`` a message. ``agent``, ``project``,
+``registry`` and ``overrides`` are documents of these kinds.
 
-The parts of a capsule are named by where they stand: ``""`` is the capsule itself, ``history`` a
-message. ``agent``, ``project``, ``registry`` and ``overrides`` are documents of these kinds.
+What must stay true: the table and `capsule.format.models` agree, which a test checks. It exists
+beside the models because importing pydantic costs more than listing a hundred conversations. The
+JSON Schemas are made from it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ FieldKind = (
     | Literal["switches", "entries", "part", "parts", "members"]
 )
 
+#: The choices of fields.
 ROLES = ("user", "assistant", "system", "tool")
 MODES = ("api", "toolbox")
 TYPES = ("chat", "direct", "group", "channel")
@@ -37,31 +39,35 @@ class Field(NamedTuple):
 
     Attributes:
         name: Its key in the file.
-        kind: What it holds; ``part`` and ``parts`` are an object and a list of objects with fields
-            of their own, ``members`` is such a list whose items may also be texts, ``entries`` an
-            object of names, each with an object, which may have fields of its own, and ``switches``
-            one whose objects say in ``enabled`` true or false; a ``share`` is a number from 0 to 1,
-            and ``mentions`` who is named in a message.
-        says: What it says, for the schema.
-        choices: The values it may have; empty when any value of its kind will do.
+        kind: The kind of its value. ``part`` is an object with fields of its own, ``parts`` a list
+            of these, and ``members`` a list of these and of texts. ``entries`` is an object whose
+            values are objects, which may have fields of their own. ``switches`` is one whose values
+            have ``enabled``, true or false. ``share`` is a number from 0 to 1. ``mentions`` is an
+            object with the lists of the agents that a message names.
+        description: The description in the schema.
+        choices: The values that it may have. Empty: any of its kind.
         required: Whether a document of version 2.0 and later must have it.
         null: Whether it may be null.
-        since: The version that brought it.
+        since_version: The first version that has it.
     """
 
     name: str
     kind: FieldKind
-    says: str
+    description: str
     choices: tuple[str, ...] = ()
     required: bool = False
     null: bool = False
-    since: str = "2.1"
+    since_version: str = "2.1"
 
 
-#: A field of version 2.0; one that came later; and a later one that may be null.
-_old, _row, _new = partial(Field, since="2.0"), Field, partial(Field, null=True)
+#: A field of version 2.0.
+_old = partial(Field, since_version="2.0")
+#: A later field.
+_row = Field
+#: A later field that may be null.
+_new = partial(Field, null=True)
 
-#: What documents without a history share.
+#: The fields that all documents without a history have.
 _RECORD = (
     _row("id", "text", "Its id, and the stem of its file's name.", required=True),
     _new("name", "text", "Its name for people; absent: its id."),
@@ -416,5 +422,5 @@ _NAMES = {part: tuple(field.name for field in fields) for part, fields in PARTS.
 
 
 def field_names(part: str) -> tuple[str, ...]:
-    """The keys of `part` in canonical order."""
+    """Return the keys of a part in canonical order."""
     return _NAMES[part]

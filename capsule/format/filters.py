@@ -1,9 +1,11 @@
-"""Filters over the fields of messages: a checked tree made of a mapping such as `{"confidence":
-{"$gte": 0.5}}`.
+"""Parse filters over the fields of messages: a mapping such as `{"confidence": {"$gte": 0.5}}`.
 
-What must stay true: what can't be answered within bounds is refused here, whatever its keys and
-values are; each operator that denies is the exact opposite of one that affirms. docs/search.md says
-what the operators mean. Where messages and their fields lie is not known here.
+`parse` checks a mapping and returns a tree of `FilterGroup`s with `FieldCondition`s as leaves. The
+engines translate the tree into their queries. docs/search.md lists the operators.
+
+What must stay true: a filter that cannot be answered within bounds is refused here, whatever its
+keys and values are. Each negated operator is the exact opposite of a positive one. The module does
+not know where messages and their fields are stored.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from reprlib import repr  # Of a large value, its beginning.
+from reprlib import repr  # Of a large value it returns the beginning.
 from sys import float_info
 from typing import Any, Literal, NoReturn
 
 from capsule.errors import InvalidInput
 from capsule.format.facts import FIELDS, LONGEST_PATH, LONGEST_TEXT, MOST_PARTS, UNSEEN
 
-#: How deep filters may lie in each other, and how many comparisons there may be.
+#: The bounds of a filter: the levels of nested filters, and the number of comparisons.
 MAX_DEPTH, MAX_CONDITIONS = 8, 100
+#: The integers that the index can store.
+_MIN_INTEGER, _MAX_INTEGER = -(1 << 63), (1 << 63) - 1
 
 Scalar = str | float | bool | None
 
@@ -29,6 +33,7 @@ class FieldCondition:
     """One comparison with the values at a path.
 
     Attributes:
+        path: The path of the field.
         operator: `$in $gt $gte $lt $lte $between $size $exists $empty $regex $text`; `$element`: a
             list has the value; `$piece`: a text that is in no list has this piece.
         value: A scalar; for `$in` a tuple of scalars of one kind, for `$between` of two texts or
@@ -42,7 +47,7 @@ class FieldCondition:
 
 @dataclass(frozen=True, slots=True)
 class FilterGroup:
-    """Filters together; `not` has one part. `and` of nothing holds for every message."""
+    """Filters together. `not` has one part. An `and` without parts is true for every message."""
 
     kind: Literal["and", "or", "not"]
     parts: tuple[Filter, ...]
@@ -51,115 +56,115 @@ class FilterGroup:
 Filter = FieldCondition | FilterGroup
 
 
-def parse(where: object) -> Filter:
-    """Check a filter. Raises InvalidInput if it can't be accepted."""
-    parsed = _parsed(where, 1)
-    if _size(parsed) > MAX_CONDITIONS:
+def parse(expression: object) -> Filter:
+    """Return a checked filter. Raises InvalidInput if it can't be accepted."""
+    parsed = _parse_mapping(expression, 1)
+    if _count_conditions(parsed) > MAX_CONDITIONS:
         _refuse(f"it has more than {MAX_CONDITIONS} comparisons")
     return parsed
 
 
-def _refuse(why: str) -> NoReturn:
-    raise InvalidInput(f"the filter can't be accepted: {why}")
+def _refuse(reason: str) -> NoReturn:
+    raise InvalidInput(f"the filter can't be accepted: {reason}")
 
 
-def _size(filter: Filter) -> int:
-    return 1 if isinstance(filter, FieldCondition) else max(1, sum(map(_size, filter.parts)))
+def _count_conditions(filter: Filter) -> int:
+    if isinstance(filter, FieldCondition):
+        return 1
+    return max(1, sum(map(_count_conditions, filter.parts)))
 
 
-def _not(filter: Filter) -> Filter:
+def _negate(filter: Filter) -> Filter:
     return FilterGroup("not", (filter,))
 
 
-def _parsed(where: object, depth: int) -> Filter:
-    if not isinstance(where, Mapping):
-        _refuse(f'{repr(where)} is not an object such as {{"confidence": {{"$gte": 0.5}}}}')
+def _parse_mapping(expression: object, depth: int) -> Filter:
+    """Return the filter for a mapping of paths and groups at a depth, which begins with 1."""
+    if not isinstance(expression, Mapping):
+        _refuse(f'{repr(expression)} is not an object such as {{"confidence": {{"$gte": 0.5}}}}')
+    _check_depth(depth)
+    parts = [_parse_item(key, value, depth) for key, value in expression.items()]
+    return FilterGroup("and", tuple(parts))
+
+
+def _check_depth(depth: int) -> None:
     if depth > MAX_DEPTH:
         _refuse(f"it is more than {MAX_DEPTH} levels deep")
-    return FilterGroup("and", tuple(_part(key, value, depth) for key, value in where.items()))
 
 
-def _part(key: object, value: object, depth: int) -> Filter:
+def _parse_item(key: object, value: object, depth: int) -> Filter:
+    """Return the filter for one key of a mapping: a group, or a path and its operators."""
     if key in ("$and", "$or"):
-        parts = tuple(_parsed(item, depth + 1) for item in _listed(key, value))
-        return FilterGroup("and" if key == "$and" else "or", parts)
+        parts = [_parse_mapping(item, depth + 1) for item in _check_list(key, value)]
+        return FilterGroup("and" if key == "$and" else "or", tuple(parts))
     if key == "$not":
-        return _not(_parsed(value, depth + 1))
-    path = _text("a path", key)
+        return _negate(_parse_mapping(value, depth + 1))
+    path = _parse_path(key)
+    if isinstance(value, Mapping):
+        return _parse_operators(path, value, depth)
+    return _parse_operators(path, {"$eq": value}, depth)
+
+
+def _parse_path(key: object) -> str:
+    """Return the path of a field. Keys of the metadata of a message lose their `metadata.`."""
+    path = _check_text("a path", key)
     is_long = len(path) > LONGEST_PATH or path.count(".") >= MOST_PARTS
     if is_long or not path.removeprefix("metadata.") or path.startswith("$"):
         _refuse(f"{repr(path)} is not the path of a field, and not $and, $or or $not")
     if path.startswith("metadata."):
-        path = path.removeprefix("metadata.")
-    elif path.partition(".")[0] in UNSEEN:
-        seen = f"{', '.join(FIELDS)}, mentions, and the keys of metadata: metadata.KEY"
-        _refuse(f"filters can't use {repr(path)}; they can use {seen}")
-    return _tests(path, value if isinstance(value, Mapping) else {"$eq": value}, depth)
+        return path.removeprefix("metadata.")
+    if path.partition(".")[0] in UNSEEN:
+        allowed = f"{', '.join(FIELDS)}, mentions, and the keys of metadata: metadata.KEY"
+        _refuse(f"filters can't use {repr(path)}; they can use {allowed}")
+    return path
 
 
-def _tests(path: str, operators: Mapping[Any, Any], depth: int) -> Filter:
-    """The filter for one field."""
-    if not operators or depth > MAX_DEPTH:
-        _refuse(
-            f"{repr(path)} has no operator"
-            if not operators
-            else f"it is more than {MAX_DEPTH} levels deep"
-        )
-    return FilterGroup(
-        "and", tuple(_test(path, operator, value, depth) for operator, value in operators.items())
-    )
+def _parse_operators(path: str, operators: Mapping[Any, Any], depth: int) -> Filter:
+    """Return the filter for one field."""
+    if not operators:
+        _refuse(f"{repr(path)} has no operator")
+    _check_depth(depth)
+    parts = [_parse_operator(path, name, value, depth) for name, value in operators.items()]
+    return FilterGroup("and", tuple(parts))
 
 
 _OPPOSITES = {"$ne": "$eq", "$nin": "$in", "$not_contains": "$contains"}
 
 
-def _test(path: str, operator: object, value: object, depth: int) -> Filter:
+def _parse_operator(path: str, operator: object, value: object, depth: int) -> Filter:
+    """Return the filter for one operator of a field."""
     match operator:
         case "$eq":
-            return FieldCondition(path, "$in", (_scalar(operator, value),))
+            return FieldCondition(path, "$in", (_check_scalar(operator, value),))
         case "$in":
-            scalars = [_scalar(operator, item) for item in _listed(operator, value)]
-            kinds = dict.fromkeys(map(kind_of, scalars))
-            by_kind = [tuple(item for item in scalars if kind_of(item) == kind) for kind in kinds]
-            return FilterGroup("or", tuple(FieldCondition(path, "$in", some) for some in by_kind))
+            return _parse_in(path, _check_list(operator, value))
         case "$all":
-            return FilterGroup(
-                "and", tuple(_test(path, "$eq", item, depth) for item in _listed(operator, value))
-            )
+            items = _check_list(operator, value)
+            parts = [_parse_operator(path, "$eq", item, depth) for item in items]
+            return FilterGroup("and", tuple(parts))
         case "$ne" | "$nin" | "$not_contains":
-            return _not(_test(path, _OPPOSITES[str(operator)], value, depth))
+            return _negate(_parse_operator(path, _OPPOSITES[str(operator)], value, depth))
         case "$not" if isinstance(value, Mapping):
-            return _not(_tests(path, value, depth + 1))
-        case "$gt" | "$gte" | "$lt" | "$lte" if (
-            kind_of(given := _scalar(operator, value)) in _ORDERED
-        ):
-            return FieldCondition(path, str(operator), given)
+            return _negate(_parse_operators(path, value, depth + 1))
+        case "$gt" | "$gte" | "$lt" | "$lte":
+            limit = _check_scalar(operator, value)
+            if kind_of(limit) in _ORDERED_KINDS:
+                return FieldCondition(path, str(operator), limit)
         case "$between":
-            ends = tuple(_scalar(operator, item) for item in _listed(operator, value))
-            if (
-                len(ends) == 2
-                and (kind := kind_of(ends[0])) == kind_of(ends[1])
-                and kind in _ORDERED
-            ):
+            ends = tuple(_check_scalar(operator, item) for item in _check_list(operator, value))
+            if _are_ends(ends):
                 return FieldCondition(path, "$between", ends)
         case "$contains":
-            element = FieldCondition(path, "$element", _scalar(operator, value))
-            return (
-                FilterGroup("or", (element, FieldCondition(path, "$piece", value)))
-                if isinstance(value, str)
-                else element
-            )
-        case "$size" if type(value) is int and 0 <= value < 1 << 63:
+            return _parse_contains(path, value)
+        case "$size" if type(value) is int and 0 <= value <= _MAX_INTEGER:
             return FieldCondition(path, "$size", value)
         case "$exists" | "$null" | "$empty" if isinstance(value, bool):
-            test = (
-                FieldCondition(path, "$in", (None,))
-                if operator == "$null"
-                else FieldCondition(path, str(operator), True)
-            )
-            return test if value else _not(test)
+            condition = FieldCondition(path, str(operator), True)
+            if operator == "$null":
+                condition = FieldCondition(path, "$in", (None,))
+            return condition if value else _negate(condition)
         case "$regex" | "$text":
-            text = _text(operator, value)
+            text = _check_text(operator, value)
             if operator == "$regex":
                 compile_pattern(text)
             return FieldCondition(path, str(operator), text)
@@ -169,7 +174,33 @@ def _test(path: str, operator: object, value: object, depth: int) -> Filter:
     )
 
 
-_ORDERED = ("number", "text")
+def _parse_in(path: str, items: list[Any]) -> Filter:
+    """Return the filter for `$in`: a condition for each kind of scalar in the list."""
+    by_kind: dict[str, list[Scalar]] = {}
+    for item in items:
+        scalar = _check_scalar("$in", item)
+        by_kind.setdefault(kind_of(scalar), []).append(scalar)
+    parts = [FieldCondition(path, "$in", tuple(scalars)) for scalars in by_kind.values()]
+    return FilterGroup("or", tuple(parts))
+
+
+def _parse_contains(path: str, value: object) -> Filter:
+    """Return the filter for `$contains`: an element of a list, or a piece of a text."""
+    element = FieldCondition(path, "$element", _check_scalar("$contains", value))
+    if not isinstance(value, str):
+        return element
+    return FilterGroup("or", (element, FieldCondition(path, "$piece", value)))
+
+
+def _are_ends(ends: tuple[Scalar, ...]) -> bool:
+    """Return whether these are two texts or two numbers."""
+    if len(ends) != 2:
+        return False
+    kind = kind_of(ends[0])
+    return kind == kind_of(ends[1]) and kind in _ORDERED_KINDS
+
+
+_ORDERED_KINDS = ("number", "text")
 _OPERATORS = (
     "$eq $ne $contains $not_contains (a text, a number, true, false or null), $in $nin $all (a "
     "list of them), "
@@ -179,59 +210,60 @@ _OPERATORS = (
 )
 
 
-# -- Values ----------------------------------------------------------------------------------------
+# --- Values ---
 
 
-def _listed(operator: object, value: object) -> list[Any]:
+def _check_list(operator: object, value: object) -> list[Any]:
     if not isinstance(value, list | tuple) or not value or len(value) > MAX_CONDITIONS:
         _refuse(f"{operator} takes a list of 1 to {MAX_CONDITIONS}, not {repr(value)}")
     return list(value)
 
 
-def _text(operator: object, value: object) -> str:
+def _check_text(operator: object, value: object) -> str:
     if (
         not isinstance(value, str)
         or len(value) > LONGEST_TEXT
-        or any("\ud800" <= item <= "\udfff" for item in value)
+        or any("\ud800" <= letter <= "\udfff" for letter in value)
     ):
         _refuse(f"{operator} takes a text of at most {LONGEST_TEXT} characters, not {repr(value)}")
     return value
 
 
-def _scalar(operator: object, value: object) -> Scalar:
+def _check_scalar(operator: object, value: object) -> Scalar:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, int | float) and -float_info.max <= value <= float_info.max:
-        return value if -(1 << 63) <= value < 1 << 63 else float(value)  # As the index has it.
     if isinstance(value, int | float):
-        _refuse(f"{operator}: a JSON number is between {-float_info.max} and {float_info.max}")
-    return _text(f"{operator} takes a number, true, false or null, or it", value)
+        if not -float_info.max <= value <= float_info.max:
+            _refuse(f"{operator}: a JSON number is between {-float_info.max} and {float_info.max}")
+        is_storable = _MIN_INTEGER <= value <= _MAX_INTEGER
+        return value if is_storable else float(value)  # As in the index.
+    return _check_text(f"{operator} takes a number, true, false or null, or it", value)
 
 
 def kind_of(value: Scalar) -> str:
-    """The kind of a value: values of two kinds are never equal."""
+    """Return the kind of a scalar. Values of two kinds are never equal."""
     if value is None:
         return "null"
-    return "boolean" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+    if isinstance(value, bool):
+        return "boolean"
+    return "text" if isinstance(value, str) else "number"
 
 
 @lru_cache(maxsize=32)
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """A function that says whether a text has what a pattern describes, in time linear in its
-    length.
+    """Return a function that tells whether a text matches a regular expression somewhere.
 
-    It is Rust's engine, as Python's own may take years for thirty characters. Raises InvalidInput.
+    It uses Rust's engine, which takes time linear in the length of the text. Python's own may take
+    years for thirty characters. Raises InvalidInput.
     """
     from pydantic_core import SchemaError, SchemaValidator, core_schema
 
+    schema = core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
     try:
-        return SchemaValidator(
-            core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
-        ).isinstance_python
+        return SchemaValidator(schema).isinstance_python
     except SchemaError as error:
-        why = " ".join(str(error).split()).rpartition("rror: ")[
-            2
-        ]  # Behind what pydantic says of itself.
+        # The message of the engine follows that of pydantic.
+        reason = " ".join(str(error).split()).rpartition("rror: ")[2]
         raise InvalidInput(
-            f"the filter can't be accepted: $regex {repr(pattern)}: {why}"
+            f"the filter can't be accepted: $regex {repr(pattern)}: {reason}"
         ) from error

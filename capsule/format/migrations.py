@@ -1,8 +1,11 @@
-"""Bringing a capsule to the version that is written, one step after the other.
+"""Upgrade a capsule to the current version of the format, and fill in what a person left out.
 
-What must stay true: a migration reads no clock and draws no random number, so that two clones of a
-file migrate to the same bytes; it is idempotent, changes only what it names, and never touches its
-argument. A newer minor version keeps its number; a newer major one is refused.
+`upgrade` brings an older version to the current one, and then normalizes any version: messages get
+ids and times, times get their canonical form, and keys their canonical order.
+
+What must stay true: a migration reads no clock and draws no random number, so two clones of a file
+migrate to the same bytes. It is idempotent, changes only what it names, and never changes its
+argument. A newer minor version keeps its number. A newer major one is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import title_from
 from capsule.ids import message_id_for
 
+#: Major and minor number.
 Version = tuple[int, int]
 Document = dict[str, Any]
 
@@ -27,19 +31,19 @@ _EPOCH = "1970-01-01T00:00:00.000Z"
 
 
 def parse_version(version: object) -> Version | None:
-    """Major and minor number of a version as it stands in a file; None when it is none."""
+    """Return major and minor number of a version in a file. None: it is no version."""
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     return (int(match[1]), int(match[2] or 0)) if match else None
 
 
 def is_newer(document: Document) -> bool:
-    """Whether a document is of a newer major version, which is left alone."""
+    """Return whether a document is of a newer major version, which is left alone."""
     version = parse_version(document.get("version"))
     return version is not None and version[0] > LATEST_VERSION[0]
 
 
 def newer_version_message(version: str) -> str:
-    """What is said of a file of a newer major version."""
+    """Return the message about a file of a newer major version."""
     return (
         f"version {version} was written by a newer version of Capsule; the file stays "
         "unchanged; upgrade Capsule"
@@ -47,59 +51,81 @@ def newer_version_message(version: str) -> str:
 
 
 def upgrade(document: Document, path: str = "") -> tuple[Document, list[str]]:
-    """The document as this version writes it, and what was changed for it, in words; none when
-    nothing was.
+    """Return a document of the current version, and what was changed, in words.
 
-    Besides the version, messages without an id or a time get one, and known times get their
-    canonical form. The keys come in canonical order, which does not count as a change. `document`
-    is one that `validation.check` accepts, and stays unchanged; `path` is the name of its file, for
-    the error.
+    Messages without an id or a time get one, and times their canonical form. The canonical order of
+    keys does not count as a change.
+
+    Args:
+        document: A document that `validation.check` accepts. It stays unchanged.
+        path: The name of its file, for the error.
 
     Raises:
-        InvalidDocument: It is of a newer major version, or so old that it needs an id and a
-            history, and has none.
+        InvalidDocument: It is of a newer major version, or so old that it need not have an id and a
+            history, and lacks one of them.
     """
-    had = document.get("version", "1.0")
-    version = parse_version(had)
-    if version is None or version[0] > LATEST_VERSION[0]:
-        reason = (
-            newer_version_message(str(had)) if version else f'must be a text like "2.1", is {had!r}'
-        )
+    stated_version = document.get("version", "1.0")
+    version = parse_version(stated_version)
+    if version is None:
+        reason = f'must be a text like "2.1", is {stated_version!r}'
         raise InvalidDocument.of([Problem(path, 0, 0, "version", reason)])
-    if missing := [name for name in ("id", "history") if name not in document]:
+    if version[0] > LATEST_VERSION[0]:
+        reason = newer_version_message(str(stated_version))
+        raise InvalidDocument.of([Problem(path, 0, 0, "version", reason)])
+    missing = [name for name in ("id", "history") if name not in document]
+    if missing:
         raise InvalidDocument.of([Problem(path, 0, 0, name, "is missing") for name in missing])
     changes: list[str] = []
-    result = document if version >= (2, 0) else _to_2_0(document)
-    if (
-        version < LATEST_VERSION
-    ):  # 2.1 is 2.0 and optional fields; ids come with the tidying of every write.
+    result = document if version >= (2, 0) else _upgrade_to_2_0(document)
+    if version < LATEST_VERSION:  # 2.1 added only optional fields.
         result = {**result, "version": CURRENT}
         changes.append(f"version {document.get('version', 'missing')} -> {CURRENT}")
-    return in_order(_tidy(result, changes)), changes
+    return in_order(_normalize(result, changes)), changes
 
 
-def _to_2_0(document: Document) -> Document:
-    """From no version, or one before 2.0: fill in what a reader of 2.0 needs."""
+def _upgrade_to_2_0(document: Document) -> Document:
+    """Fill in what a reader of version 2.0 needs, in a document without a version or before 2.0."""
     history = document["history"]
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
-    created = document.get("createdAt") or (
-        times[0] if times else document.get("updatedAt") or _EPOCH
-    )
-    first = next((entry["content"] for entry in history if entry.get("role") == "user"), "")
-    about = {**new_metadata(), **document.get("metadata", {})}
+    first_time = times[0] if times else document.get("updatedAt") or _EPOCH
+    created_at = document.get("createdAt") or first_time
+    last_time = times[-1] if times else created_at
+    user_texts = (entry["content"] for entry in history if entry.get("role") == "user")
     return {
-        "title": title_from(first),
+        "title": title_from(next(user_texts, "")),
         **document,
-        "createdAt": created,
-        "updatedAt": document.get("updatedAt") or (times[-1] if times else created),
-        "metadata": about,
+        "createdAt": created_at,
+        "updatedAt": document.get("updatedAt") or last_time,
+        "metadata": {**new_metadata(), **document.get("metadata", {})},
         "context": {**empty_context(), **document.get("context", {})},
     }
 
 
-def _tidy(document: Document, changes: list[str]) -> Document:
-    """What any document may need, whatever its version, as a person may have typed into it."""
-    counts = {"id": 0, "time": 0, "form": 0}
+class _ChangeCounts:
+    """How many messages got an id or a time, and how many times got their canonical form."""
+
+    def __init__(self) -> None:
+        self.ids = 0
+        self.times = 0
+        self.forms = 0
+
+    def in_words(self) -> list[str]:
+        """Return the counts that are not 0 in words."""
+        phrases = []
+        if self.ids:
+            phrases.append(f"{self.ids} {'message' if self.ids == 1 else 'messages'} got an id")
+        if self.times:
+            noun = "message" if self.times == 1 else "messages"
+            phrases.append(f"{self.times} {noun} got a time")
+        if self.forms:
+            verb = "time was" if self.forms == 1 else "times were"
+            phrases.append(f"{self.forms} {verb} put in canonical form")
+        return phrases
+
+
+def _normalize(document: Document, changes: list[str]) -> Document:
+    """Return a document of any version with what a person left out. Add to `changes`."""
+    counts = _ChangeCounts()
     result = dict(document)
     for name, default in (("metadata", new_metadata), ("context", empty_context)):
         if name not in result:
@@ -107,67 +133,74 @@ def _tidy(document: Document, changes: list[str]) -> Document:
             changes.append(f"{name} added")
     for name in ("createdAt", "updatedAt"):
         if name in result:
-            result[name] = _in_form(result[name], counts)
-    lock = result.get("metadata", {}).get("lock")
+            result[name] = _canonical_time(result[name], counts)
+    lock = result["metadata"].get("lock")
     if isinstance(lock, dict) and lock.get("timestamp"):
-        stamp = _in_form(lock["timestamp"], counts)
-        result["metadata"] = {**result["metadata"], "lock": {**lock, "timestamp": stamp}}
-    result["history"] = _tidy_history(
-        document["id"], result.get("createdAt", _EPOCH), result["history"], counts
-    )
-    singular = {
-        "id": "message got an id",
-        "time": "message got a time",
-        "form": "time was put in canonical form",
-    }
-    plural = {
-        "id": "messages got an id",
-        "time": "messages got a time",
-        "form": "times were put in canonical form",
-    }
-    changes += [
-        f"{count} {(singular if count == 1 else plural)[name]}"
-        for name, count in counts.items()
-        if count
-    ]
+        timestamp = _canonical_time(lock["timestamp"], counts)
+        result["metadata"] = {**result["metadata"], "lock": {**lock, "timestamp": timestamp}}
+    created_at = result.get("createdAt", _EPOCH)
+    result["history"] = _normalize_history(document["id"], created_at, result["history"], counts)
+    changes += counts.in_words()
     return result
 
 
-def _tidy_history(
-    conversation: str, created: str, history: list[Any], counts: dict[str, int]
+def _normalize_history(
+    conversation: str, created_at: str, history: list[Any], counts: _ChangeCounts
 ) -> list[Any]:
-    """The messages, each with an id and a canonical time."""
-    stamp = created
-    tidied = []
-    used = {entry.get("id") for entry in history}
-    for position, entry in enumerate(history):
-        had = entry.get("timestamp")
-        if had:
-            stamp = _in_form(had, counts)
+    """Return the messages, each with an id and a canonical time.
+
+    A message without a time gets that of the message before it; the first gets `created_at`.
+    """
+    timestamp = created_at
+    used_ids = {entry.get("id") for entry in history}
+    result = []
+    for index, entry in enumerate(history):
+        new_fields: dict[str, Any] = {}
+        if entry.get("timestamp"):
+            timestamp = _canonical_time(entry["timestamp"], counts)
         else:
-            counts["time"] += 1
-        edited = entry.get("editedAt")
-        if stamp != had:
-            entry = {**entry, "timestamp": stamp}
-        if edited and (form := _in_form(edited, counts)) != edited:
-            entry = {**entry, "editedAt": form}
+            counts.times += 1
+        if timestamp != entry.get("timestamp"):
+            new_fields["timestamp"] = timestamp
+        if entry.get("editedAt"):
+            edited_at = _canonical_time(entry["editedAt"], counts)
+            if edited_at != entry["editedAt"]:
+                new_fields["editedAt"] = edited_at
         if not entry.get("id"):
-            counts["id"] += 1
-            id, turn = "", position
-            while (
-                not id or id in used
-            ):  # The same words may have stood in this place before, and have moved.
-                id = message_id_for(conversation, turn, entry["role"], stamp, entry["content"])
-                turn += len(history)
-            used.add(id)
-            entry = {**entry, "id": id}
-        tidied.append(entry)
-    return tidied
+            counts.ids += 1
+            new_fields["id"] = _free_id(
+                conversation, index, len(history), entry, timestamp, used_ids
+            )
+            used_ids.add(new_fields["id"])
+        result.append({**entry, **new_fields} if new_fields else entry)
+    return result
 
 
-def _in_form(time: str, counts: dict[str, int]) -> str:
-    form = timestamps.sortable(time)
-    if form in ("", time):
+def _free_id(
+    conversation: str,
+    index: int,
+    count: int,
+    entry: Document,
+    timestamp: str,
+    used_ids: set[Any],
+) -> str:
+    """Return an id that is made of a message's index, role, time and text, and is not used.
+
+    A message with the same words may have been at this index before, and have moved. Then the index
+    is increased by the number of messages until the id is free.
+    """
+    number = index
+    while True:
+        id = message_id_for(conversation, number, entry["role"], timestamp, entry["content"])
+        if id not in used_ids:
+            return id
+        number += count
+
+
+def _canonical_time(time: str, counts: _ChangeCounts) -> str:
+    """Return a time in canonical form, and count the change. A text that is no time stays."""
+    canonical = timestamps.sortable(time)
+    if canonical in ("", time):
         return time
-    counts["form"] += 1
-    return form
+    counts.forms += 1
+    return canonical

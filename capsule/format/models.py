@@ -1,12 +1,11 @@
-"""What a capsule of version 2.1 is, as pydantic models; one of 2.0 only lacks optional fields.
+"""The pydantic models of a capsule of version 2.1. One of version 2.0 only lacks optional fields.
 
-What must stay true: the models accept what `validation.check` accepts as far as types go (a test
-holds them and `fields` together), and keep unknown fields. They are lenient about the values of
-enumerations, and take times as the texts they are, because loading must be fast; `validation` looks
-closer.
+Attributes are in snake_case, and the keys in files in camelCase. Both names are accepted. A
+message's `from` is `from_`. `capsule.format.fields` describes each field.
 
-Attributes are snake_case, the keys in files camelCase; both names populate. A message's `from` is
-`from_`. `fields` says what each means.
+What must stay true: the models accept the types that `validation.check` accepts (a test compares
+them with `fields`), and keep unknown fields. They do not check choices, and keep times as texts,
+because loading must be fast. `validation` checks these.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pydantic.alias_generators import to_camel
 
 
 class _Part(BaseModel):
-    """What all parts share: unknown fields are kept, nothing is converted."""
+    """The base of all parts: unknown fields are kept, and nothing is converted."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -30,7 +29,7 @@ class _Part(BaseModel):
 
 
 class Lock(_Part):
-    """The instance lock: who may write the conversation just now."""
+    """The instance lock: the instance that alone may write to the conversation."""
 
     active: bool = False
     instance_id: str | None = None
@@ -45,7 +44,7 @@ class Lock(_Part):
 
 
 class McpServer(_Part):
-    """How a conversation differs from the default for one MCP server.
+    """An override of one MCP server in a conversation.
 
     Attributes:
         enabled: Whether the server is on.
@@ -70,7 +69,7 @@ class MemberModel(_Part):
 
 
 class ChannelModel(_Part):
-    """What makes a conversation a channel."""
+    """The fields of a channel."""
 
     name: str | None = None
     scope: str | None = None
@@ -82,7 +81,7 @@ class ChannelModel(_Part):
 
 
 class SummaryOf(_Part):
-    """How far the source of a summary had got."""
+    """How far the source of a summary had got when it was read."""
 
     message: str | None = None
     messages: int = 0
@@ -90,7 +89,7 @@ class SummaryOf(_Part):
 
 
 class Metadata(_Part):
-    """The properties of a conversation, besides its messages."""
+    """The properties of a conversation."""
 
     mode: str = "api"
     tags: list[str] = []
@@ -126,7 +125,7 @@ class ContextFile(_Part):
 
 
 class ContextMetadata(_Part):
-    """Where the context comes from."""
+    """The origin of the context."""
 
     project_path: str | None = None
     files_included: int = 0
@@ -146,12 +145,12 @@ class Context(_Part):
 
 
 class Mentions(_Part):
-    """Who is named in a message.
+    """The agents that a message names.
 
     Attributes:
         valid: The ids of members, or `@all`.
         invalid: The names of agents that are no members.
-        unknown: The names of nobody.
+        unknown: Names that no agent has.
         kinds: How each is mentioned, by id: `mention`, `review`, `action` or `fyi`.
     """
 
@@ -172,7 +171,7 @@ class Message(_Part):
     content: str
     timestamp: str | None = None
     id: str | None = None
-    # Absent (`"parent" not in message.model_fields_set`) and None say different things.
+    # None is a root. Absent (`"parent" not in message.model_fields_set`) is the message before.
     parent: str | None = None
     # Not `alias`: type checkers would take that for the argument's name, and `from` can't be one.
     from_: str | None = Field(default=None, validation_alias="from", serialization_alias="from")
@@ -194,14 +193,14 @@ class Message(_Part):
 
     @property
     def at(self) -> int | None:
-        """The message's place in `history`, from 0; None when it did not come out of a store."""
+        """The message's index in `history`, from 0. None: it was not loaded from a store."""
         try:
             return int(_at.__get__(self))
         except AttributeError:
             return None
 
     def placed(self, at: int) -> Message:
-        """The same message, which now knows its place in the history."""
+        """Set the message's index in the history. Return the message."""
         _at.__set__(self, at)
         return self
 
@@ -222,17 +221,15 @@ class Capsule(_Part):
     history: list[Message]
 
     def placed(self, first: int) -> Capsule:
-        """The same conversation, whose messages now know their places; the first one stands at
-        `first`.
-        """
-        for at, message in enumerate(self.history, first):
-            _at.__set__(message, at)
+        """Set the indexes of the messages, of which the first is `first`. Return the conversation."""
+        for index, message in enumerate(self.history, first):
+            _at.__set__(message, index)
         return self
 
 
-_MESSAGES = TypeAdapter(list[Message])
+_MESSAGE_LIST = TypeAdapter(list[Message])
 
 
 def parse_messages(data: bytes) -> list[Message]:
-    """The messages in a JSON array of them. Raises `pydantic.ValidationError` when one is none."""
-    return _MESSAGES.validate_json(data)
+    """Return the messages in a JSON array. Raises `pydantic.ValidationError` if one is invalid."""
+    return _MESSAGE_LIST.validate_json(data)

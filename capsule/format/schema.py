@@ -1,7 +1,7 @@
-"""The JSON Schema of each document kind and version, made of the table of fields.
+"""Make the JSON Schema of each kind of documents and version from the table of fields.
 
-What must stay true: `schemas/` holds what `schema` gives; `make docs` writes it, and a test
-compares.
+What must stay true: the files in `schemas/` are those that `text` returns. `make docs` writes them,
+and a test compares.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _KINDS = {"capsule": ("2.0", "2.1")} | dict.fromkeys(
     ("agent", "project", "overrides", "registry"), ("2.1",)
 )
-_ABOUT = {
+_DESCRIPTIONS = {
     "capsule": "A conversation.",
     "agent": "A person or a program that sends and gets messages. `agents/{id}.json` of a store.",
     "project": "A working folder of agents. `projects/{id}.json` of a store.",
@@ -35,8 +35,8 @@ _TEXTS = {"type": "array", "items": _TEXT}
 _SWITCH = _OBJECT | {"properties": {"enabled": {"type": "boolean"}}, "required": ["enabled"]}
 _MENTIONS: Schema = dict.fromkeys(("valid", "invalid", "unknown"), _TEXTS)
 _MENTIONS["kinds"] = _OBJECT | {"additionalProperties": _TEXT}
-#: What a value of a kind is that has no fields of its own.
-_VALUES: dict[str, Schema] = {
+#: The schemas of fields by their kind, without those that have fields of their own.
+_VALUE_SCHEMAS: dict[str, Schema] = {
     "text": _TEXT,
     "time": _TEXT | {"format": "date-time"},
     "whole": {"type": "integer"},
@@ -51,55 +51,59 @@ _VALUES: dict[str, Schema] = {
 
 
 def kinds() -> list[str]:
-    """The kinds of documents that have a schema."""
+    """Return the kinds of documents that have a schema."""
     return list(_KINDS)
 
 
 def versions(kind: str) -> list[str]:
-    """The versions of `kind` that have a schema, oldest first. Raises NotFound when there is no
-    such kind.
-    """
+    """Return the versions of `kind` that have a schema, the oldest first. Raises NotFound."""
     if kind not in _KINDS:
         raise NotFound(f"no schema of kind {kind!r}; there is: {', '.join(kinds())}", id=kind)
     return list(_KINDS[kind])
 
 
 def schema(kind: str, version: str | None = None) -> Schema:
-    """The JSON Schema (draft 2020-12) of a kind of document, by default of its newest version.
-    Raises NotFound.
+    """Return the JSON Schema (draft 2020-12) of a kind of documents. Raises NotFound.
+
+    `version` is by default the newest.
     """
-    known = versions(kind)
-    version = known[-1] if version is None else version
-    if version not in known:
+    known_versions = versions(kind)
+    chosen = known_versions[-1] if version is None else version
+    if chosen not in known_versions:
         raise NotFound(
-            f"no schema of {kind} {version}; there is: {', '.join(known)}", id=f"{kind} {version}"
+            f"no schema of {kind} {chosen}; there is: {', '.join(known_versions)}",
+            id=f"{kind} {chosen}",
         )
-    made = _part("" if kind == "capsule" else kind, version)
-    fields = made["properties"]
-    fields["version"] |= {"const": version} if version == "2.0" else {"pattern": r"^2\.[0-9]+$"}
+    object_schema = _part_schema("" if kind == "capsule" else kind, chosen)
+    fields = object_schema["properties"]
+    fields["version"] |= {"const": chosen} if chosen == "2.0" else {"pattern": r"^2\.[0-9]+$"}
     if kind in _IDS:
         fields["id"] |= _IDS[kind]
-    title = "Overrides for the next conversation" if kind == "overrides" else kind.capitalize()
-    about = {"title": f"{title} {version}", "description": _ABOUT[kind]}
+    name = "Overrides for the next conversation" if kind == "overrides" else kind.capitalize()
     return {
         "$schema": _DIALECT,
-        "$id": f"urn:capsule-conversations:schema:{kind}:{version}",
-        **about,
-        **made,
+        "$id": f"urn:capsule-conversations:schema:{kind}:{chosen}",
+        "title": f"{name} {chosen}",
+        "description": _DESCRIPTIONS[kind],
+        **object_schema,
     }
 
 
-def _part(part: str, version: str) -> Schema:
-    """What an object with the fields of a part is, as far as a version has them."""
-    fields = [field for field in PARTS[part] if field.since <= version]
+def _part_schema(part: str, version: str) -> Schema:
+    """Return the schema of an object with the fields of a part that a version has."""
+    fields = [field for field in PARTS[part] if field.since_version <= version]
+    properties = {field.name: _field_schema(part, field, version) for field in fields}
+    result: Schema = _OBJECT | {"properties": properties}
     required = [field.name for field in fields if field.required]
-    values = {field.name: _value(part, field, version) for field in fields}
-    return _OBJECT | {"properties": values} | ({"required": required} if required else {})
+    if required:
+        result["required"] = required
+    return result
 
 
-def _value(part: str, field: Field, version: str) -> Schema:
-    inside = f"{part}.{field.name}".lstrip(".")
-    item = _part(inside, version) if inside in PARTS else _OBJECT
+def _field_schema(part: str, field: Field, version: str) -> Schema:
+    """Return the schema of the value of a field."""
+    child_part = f"{part}.{field.name}".lstrip(".")
+    item = _part_schema(child_part, version) if child_part in PARTS else _OBJECT
     match field.kind:
         case "part":
             value = item
@@ -110,19 +114,22 @@ def _value(part: str, field: Field, version: str) -> Schema:
         case "entries":
             value = _OBJECT | {"additionalProperties": item}
         case kind:
-            value = _VALUES[kind]
+            value = _VALUE_SCHEMAS[kind]
     if field.choices:
+        # Version 2.0 had only the first two roles.
         is_old_role = (part, field.name, version) == ("history", "role", "2.0")
-        value = value | {"enum": list(field.choices[:2] if is_old_role else field.choices)}
-    value = {"anyOf": [value, {"type": "null"}]} if field.null else value
-    return {"description": field.says} | value
+        choices = field.choices[:2] if is_old_role else field.choices
+        value = value | {"enum": list(choices)}
+    if field.null:
+        value = {"anyOf": [value, {"type": "null"}]}
+    return {"description": field.description} | value
 
 
 def file_name(kind: str, version: str) -> str:
-    """The name of the schema's file in `schemas/`."""
+    """Return the name of a schema's file in `schemas/`."""
     return f"{kind}-{version}.json"
 
 
 def text(kind: str, version: str | None = None) -> str:
-    """The schema as it stands in its file. Raises NotFound."""
+    """Return the text of a schema's file. Raises NotFound."""
     return json.dumps(schema(kind, version), indent=2, ensure_ascii=False) + "\n"

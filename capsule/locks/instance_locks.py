@@ -138,10 +138,14 @@ class InstanceLocks:
         )
 
     def _admit_or_take_over(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
-        """As `locking.admit`, for this store; a takeover is logged."""
+        """As `locking.check_writable`, for this store; a takeover is logged."""
         try:
             orphan = locking.check_writable(
-                id, lock, self.identity, held=id in self._nesting_by_id, state=self.state_of
+                id,
+                lock,
+                self.identity,
+                remembers_lock=id in self._nesting_by_id,
+                state=self.state_of,
             )
         except LockLost:
             self._forget(id)
@@ -170,7 +174,7 @@ class InstanceLocks:
         )
 
     def state_of(self, lock: dict[str, Any]) -> str:
-        """As `locking.state_of`, for this store."""
+        """As `locking.lock_state`, for this store."""
         return locking.lock_state(
             lock, self.identity.host, self._is_live(lock), self._settings.lock_ttl_s
         )

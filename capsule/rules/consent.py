@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from capsule.format.documents.agents import GLOBAL
+from capsule.format.documents.agents import GLOBAL, project_of
 
 Availability = Literal["available", "requires permission", "blocked", "unavailable"]
 
@@ -44,9 +44,6 @@ class AgentProfile:
     @classmethod
     def of(cls, document: Mapping[str, Any], version: Any = None) -> AgentProfile:
         """Return the profile in the document of an agent."""
-        # Imported here because it brings the validation of documents with it.
-        from capsule.format.documents.agents import project_of
-
         dm = document.get("dmPolicy") or "open"
         discoverable = document.get("discoverable") or "public"
         dm_entries = {}

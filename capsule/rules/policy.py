@@ -1,18 +1,19 @@
 """Decide who may do what with a conversation: one rule for every door.
 
-What must stay true: a decision depends on the subject, the action, the target and the inputs, and
-on nothing else. What the inputs do not say counts as the strictest. Nothing here touches a file.
-Who holds a lock is another rule (`capsule.rules.locking`), and a write must pass both.
+`decide` is the entry. The subject is the agent that acts, or None: the owner of the store. The target
+is a conversation, or another agent. The inputs (`PolicyInputs`) are all else that a decision reads.
 
-A direct, a group with participants and a channel are closed: the tables below say who may do what
+A direct, a group with participants and a channel are closed: the tables below list who may do what
 there, and docs/messaging.md shows the same tables. All other conversations are open to everybody.
-For an agent that does not find a conversation, the answer is the same as if there were none.
+If an agent does not find a conversation, the answer is the same as if there were none.
 
-[joined: visibility] From which time on an agent reads a conversation: the condition of every list, search and count.
+`Viewer` has the condition of every list, search and count: the time from which an agent reads a
+conversation. It depends only on the viewer and the head, so an engine may cache it, or express it in
+its own query language.
 
-What must stay true: a viewer is plain data, and its answer depends only on the head of the
-conversation. So an engine may keep the answer while viewer and head are the same, or express the
-condition in its own query language.
+What must stay true: a decision depends on the subject, the action, the target and the inputs, and on
+nothing else. What the inputs do not contain counts as the strictest. Nothing here touches a file.
+Who holds a lock is another rule (`capsule.rules.locking`), and a write must pass both.
 """
 
 from __future__ import annotations

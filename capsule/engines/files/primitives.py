@@ -195,9 +195,9 @@ class HeadRewrite:
         sys: The seam to the system.
         source: The document, open for reading.
         anatomy: Its anatomy.
-        head: The new head, as `anatomy.joined` gives it.
+        head: The new head, as `layout.head_prefix` returns it.
         entries: Encoded entries to append.
-        context: The line or lines of a new `context`, as `anatomy.context_lines` gives them, piece
+        context: The line or lines of a new `context`, as `layout.context_lines` returns them, piece
             by piece, for it may be large; None: as it is.
 
     Attributes:

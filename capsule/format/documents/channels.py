@@ -1,8 +1,8 @@
-"""The channels: conversations with a name, which belong to a project or to all.
+"""Read the fields of channels: conversations with a name, which belong to one project or to all.
 
-What must stay true: the id of a channel's conversation says its scope and its name, so that a name
-is taken once in a scope, also when clones are merged; that of a private channel, which must not be
-guessed, says its scope alone; and what can't be understood grants nothing. Pure; no pydantic.
+What must stay true: the id of a channel's conversation is made of its scope and its name, so a name
+is used once in a scope, also when clones are merged. The id of a private channel, which nobody must
+guess, has a random part instead of the name. Invalid values grant nothing. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from capsule.errors import InvalidInput
 from capsule.format.documents.agents import AGENT_ID, GLOBAL
 from capsule.format.fields import ACCESSES, TYPES, field_names
 
-#: Characters.
+#: The most characters of a name.
 MAX_CHANNEL_NAME = 80
 #: The types of conversations that are no channels; None: chat.
-_OTHERS = (None, *(type for type in TYPES if type != "channel"))
+_OTHER_TYPES = (None, *(type for type in TYPES if type != "channel"))
 _NAME = re.compile(AGENT_ID)
 #: The fields of `metadata.channel` in the order of `Channel`.
 _KEYS = field_names("metadata.channel")
@@ -30,7 +30,8 @@ class Channel(NamedTuple):
     Attributes:
         name: Its name.
         scope: `global`, or the id of the project whose agents find it.
-        access: Who may join: `open`: anybody; `members`: those who are invited; `private`: nobody.
+        access: The agents that may join: all in its scope (`open`), those that were invited
+            (`members`), or none (`private`).
         is_default: Whether the agents of its scope join it when they are registered.
         topic_required: Whether a message needs a topic there.
         default_topic: The topic of a message that names none; empty: there is none.
@@ -52,19 +53,19 @@ class Channel(NamedTuple):
 
     @property
     def is_global_default(self) -> bool:
-        """Whether every agent is put into it when it is registered."""
+        """Whether every agent joins it when it is registered."""
         return self.is_default and self.scope == GLOBAL
 
     def id_apart(self, random: str) -> str:
-        """An id for it that no name gives."""
+        """Return an id with a random part instead of the name."""
         return f"{channel_id(self.scope, '')}_{random}"
 
     def is_apart(self, id: str) -> bool:
-        """Whether `id_apart` gave this id."""
+        """Return whether `id_apart` returned this id."""
         return not self.owner and id.startswith(self.id_apart(""))
 
     def as_json(self) -> dict[str, Any]:
-        """The channel as the format writes it."""
+        """Return the channel as the format writes it."""
         return dict(zip(_KEYS, self, strict=True)) | {
             "defaultTopic": self.default_topic or None,
             "owner": self.owner or None,
@@ -72,39 +73,41 @@ class Channel(NamedTuple):
 
 
 def channel_in(metadata: Mapping[str, Any]) -> Channel | None:
-    """The channel in the metadata of a conversation; None if it is none.
+    """Return the channel in the metadata of a conversation. None: it is no channel.
 
-    An access that can't be understood counts as private, and a scope as that of no project. A type
-    that is unknown is taken for `channel`: a slip in an editor must not open one.
+    An invalid access counts as private, and an invalid scope as that of no project. An unknown type
+    counts as `channel`: a typing error must not open a channel to everybody.
     """
-    about = metadata.get("channel")
-    if about is None or metadata.get("type") in _OTHERS:
+    fields = metadata.get("channel")
+    if fields is None or metadata.get("type") in _OTHER_TYPES:
         return None
-    about = about if isinstance(about, dict) else {}
-    text = {key: value for key, value in about.items() if isinstance(value, str)}
+    if not isinstance(fields, dict):
+        fields = {}
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    access = texts.get("access")
     return Channel(
-        text.get("name", ""),
-        text.get("scope", ""),
-        text["access"] if text.get("access") in ACCESSES else "private",
-        about.get("isDefault") is True,
-        about.get("topicRequired") is True,
-        text.get("defaultTopic", ""),
-        text.get("owner", ""),
+        name=texts.get("name", ""),
+        scope=texts.get("scope", ""),
+        access=access if access in ACCESSES else "private",
+        is_default=fields.get("isDefault") is True,
+        topic_required=fields.get("topicRequired") is True,
+        default_topic=texts.get("defaultTopic", ""),
+        owner=texts.get("owner", ""),
     )
 
 
 def channel_id(scope: str, name: str) -> str:
-    """The id of the conversation of the channel with this name in this scope."""
+    """Return the id of the conversation of a channel."""
     return f"channel_{scope}_{name}"
 
 
 def notes_id(agent: str) -> str:
-    """The id of the conversation of an agent's notes."""
+    """Return the id of the conversation of an agent's notes."""
     return f"notes_{agent}"
 
 
 def check_channel_name(text: str) -> str:
-    """`text`, if it may be the name of a channel. Raises InvalidInput."""
+    """Return `text` if it may be the name of a channel. Raises InvalidInput."""
     if len(text) > MAX_CHANNEL_NAME or not _NAME.fullmatch(text):
         letters = f"small letters, digits and - between them, at most {MAX_CHANNEL_NAME}"
         raise InvalidInput(f"{text[:90]!r} is not a name of a channel: {letters}")

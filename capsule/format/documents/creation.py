@@ -1,7 +1,6 @@
-"""A new capsule, as the format writes it.
+"""Make new capsules.
 
-What must stay true: what comes out of here is valid, canonical, and complete for a reader of
-version 2.0.
+What must stay true: a new capsule is valid, canonical, and complete for a reader of version 2.0.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ CURRENT = "2.1"
 
 
 def inactive_lock() -> dict[str, Any]:
-    """The lock of a conversation that nobody holds."""
+    """Return the lock of a conversation that nobody holds."""
     return {"active": False, "instanceId": None, "timestamp": None, "user": None, "host": None}
 
 
 def new_metadata() -> dict[str, Any]:
-    """The metadata of a conversation of which nothing is known."""
+    """Return the metadata of a conversation without any properties."""
     return {
         "mode": "api",
         "tags": [],
@@ -32,9 +31,9 @@ def new_metadata() -> dict[str, Any]:
 
 
 def empty_context() -> dict[str, Any]:
-    """The context of a conversation that was given none."""
-    about = {"projectPath": None, "filesIncluded": 0, "estimatedTokens": 0, "contextHash": None}
-    return {"fullContext": "", "metadata": about}
+    """Return the context of a conversation without a project context."""
+    metadata = {"projectPath": None, "filesIncluded": 0, "estimatedTokens": 0, "contextHash": None}
+    return {"fullContext": "", "metadata": metadata}
 
 
 def new_capsule(
@@ -53,33 +52,39 @@ def new_capsule(
     source_conversation_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The document of a new conversation, in canonical order.
+    """Return the document of a new conversation, in canonical order.
 
     Args:
+        id, title, mode, type, tags, title_set_by: Fields of the conversation.
         stamp: When it is made, as the format writes times.
-        lock: The lock, when an instance holds the conversation from the start.
-        messages: Its first messages, as `check_message` gives them.
-        metadata: More fields of the metadata, by their names in the file; None leaves one out.
+        lock: The lock, if an instance holds the conversation from the start.
+        messages: Its first messages, as `check_message` returns them.
+        context: The project context. None: none.
+        is_summary, source_conversation_id: The same fields of the metadata.
+        metadata: More fields of the metadata, by their names in the file. Those that are None are
+            omitted.
     """
-    about = new_metadata() | {
+    fields = new_metadata() | {
         "mode": mode,
         "tags": list(tags),
         "isSummary": is_summary,
         "titleSetBy": title_set_by,
     }
-    about["sourceConversationId"] = source_conversation_id
+    fields["sourceConversationId"] = source_conversation_id
     if lock is not None:
-        about["lock"] = dict(lock)
+        fields["lock"] = dict(lock)
     if type != "chat":
-        about["type"] = type
-    about.update({key: value for key, value in (metadata or {}).items() if value is not None})
+        fields["type"] = type
+    for name, value in (metadata or {}).items():
+        if value is not None:
+            fields[name] = value
     document = {
         "id": id,
         "title": title,
         "version": CURRENT,
         "createdAt": stamp,
         "updatedAt": stamp,
-        "metadata": about,
+        "metadata": fields,
     }
     document["context"] = empty_context() if context is None else dict(context)
     return in_order(document | {"history": list(messages)})

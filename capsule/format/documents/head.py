@@ -1,8 +1,11 @@
-"""The head: what a list needs to know of a conversation, without its history.
+"""Read the head of a conversation: everything that a list needs, without the history.
 
-What must stay true: making one costs a small parse and no validation library, so that a list of
-thousands is quick to start and to run; a head that is not as the format says is None here, and the
-whole file is asked.
+`Head` is a value for lists and callers. `ParsedHead` is what every write needs of a head, computed
+once and kept in the `HeadCache`.
+
+What must stay true: to make a head costs a small parse and no validation library, so a list of
+thousands starts and runs quickly. `Head.of` returns None for a head that is not as the format says,
+and the caller then reads the whole file. Pure.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from capsule.format.documents.channels import Channel, channel_in
 from capsule.format.documents.members import Member, are_members, as_json, members_in
 from capsule.format.documents.servers import are_switches, switches_in
 
-#: In the place of the program that a conversation was imported from: it was written here.
+#: The name of the source of conversations that were written here, beside those of import formats.
 WRITTEN_HERE = "here"
-_OPTIONAL = (
+#: Fields of the head and of its metadata that must be texts.
+_TEXTS = ("id", "title", "version", "createdAt", "updatedAt")
+#: Fields of the metadata that must be texts or null.
+_OPTIONAL_TEXTS = (
     "sourceConversationId",
     "titleSetBy",
     "forkedFrom",
@@ -25,6 +31,9 @@ _OPTIONAL = (
     "createdBy",
     "description",
 )
+#: The fields in which programs store the folder of a session.
+_FOLDER_FIELDS = ("cwd", "directory", "workspaceRoot")
+_MAX_CACHED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +41,23 @@ class Head:
     """The head of one conversation.
 
     Attributes:
-        conflicts: The fields that await a decision, as two merged versions had changed them
-            differently.
+        conflicts: The fields that two merged versions changed differently, and that wait for a
+            decision.
         mcp_servers: The MCP servers that are on (True) or off there, other than by default.
         participants: The agents that take part, and those that left.
         history: What the participants read: `joined` or `all`; empty: it does not say.
-        created_by: Who made it; None: it does not say.
-        description: What it is for; None: it does not say.
-        channel: What makes it a channel; None: it is none.
+        created_by: The agent or user that created it; None: it does not say.
+        description: Its purpose; None: it does not say.
+        channel: The fields of a channel; None: it is no channel.
         source: The program that it was imported from, by the name of its format; empty: it was
             written here.
-        folder: The folder that it is about: where the imported session ran, or that of its context,
-            which only lists know; empty: none.
-        lock: The lock as it stands in the capsule, when it is active; else None.
+        folder: The folder in which the imported session ran, or that of its context, which only
+            lists know; empty: none.
+        lock: The active lock in the capsule; None: it has none.
         path: The file.
-        bytes: Size of the file; 0: an agent asks that reads only a part.
-        damaged: What is wrong with the file, as `path:line:column: what`; empty when nothing is.
-            The other fields are empty then.
+        bytes: Size of the file; 0 for an agent that may read only a part.
+        damaged: What is wrong with the file, as `path:line:column: what`; empty: nothing. The other
+            fields are empty then.
     """
 
     id: str
@@ -81,116 +90,126 @@ class Head:
 
     @classmethod
     def of(cls, document: dict[str, Any], path: str, size: int) -> Head | None:
-        """The head in a capsule or in its beginning; None when a field is not of its type."""
-        about = document.get("metadata")
-        if not isinstance(about, dict):
+        """Return the head of a capsule or of its beginning. None: a field is not of its type."""
+        metadata = document.get("metadata")
+        if not isinstance(metadata, dict) or not _is_valid(document, metadata):
             return None
-        texts: list[Any] = [
-            document.get(name) for name in ("id", "title", "version", "createdAt", "updatedAt")
-        ]
-        texts.append(about.get("mode", "api"))
-        optional = [about.get(name) for name in _OPTIONAL]
-        tags, lock, servers = about.get("tags", []), about.get("lock"), about.get("mcpServers")
-        members = about.get("participants")
-        if (
-            set(map(type, texts)) != {str}
-            or not texts[2].startswith("2.")
-            or not set(map(type, optional)) <= {str, type(None)}
-            or type(tags) is not list
-            or not all(type(tag) is str for tag in tags)
-            or not (lock is None or type(lock) is dict)
-            or not (servers is None or are_switches(servers))
-            or not (members is None or are_members(members))
-        ):
-            return None
-        flags = (about.get(name) is True for name in ("pinned", "archived", "isSummary"))
-        holder = lock if lock and lock.get("active") is True else None
-        *named, history, created_by, description = optional
-        more: list[Any] = [about.get("type") or "chat", tuple(tags), *flags, *named]
-        on = switches_in(servers) if servers else {}
-        whose = (
-            members_in(members) if members else (),
-            history or "",
-            created_by,
-            description,
-            channel_in(about),
-        )
-        origin = _source_in(about), folder_of(document)
+        lock = metadata.get("lock")
+        servers = metadata.get("mcpServers")
+        members = metadata.get("participants")
         return cls(
-            *(
-                *texts,
-                *more,
-                on,
-                _fields_in(about.get("conflicts")),
-                *whose,
-                *origin,
-                holder,
-                path,
-                size,
-            )
+            id=document["id"],
+            title=document["title"],
+            version=document["version"],
+            created_at=document["createdAt"],
+            updated_at=document["updatedAt"],
+            mode=metadata.get("mode", "api"),
+            type=metadata.get("type") or "chat",
+            tags=tuple(metadata.get("tags", ())),
+            pinned=metadata.get("pinned") is True,
+            archived=metadata.get("archived") is True,
+            is_summary=metadata.get("isSummary") is True,
+            source_conversation_id=metadata.get("sourceConversationId"),
+            title_set_by=metadata.get("titleSetBy"),
+            forked_from=metadata.get("forkedFrom"),
+            mcp_servers=switches_in(servers) if servers else {},
+            conflicts=_conflicting_fields(metadata.get("conflicts")),
+            participants=members_in(members) if members else (),
+            history=metadata.get("history") or "",
+            created_by=metadata.get("createdBy"),
+            description=metadata.get("description"),
+            channel=channel_in(metadata),
+            source=_import_format(metadata),
+            folder=folder_of(document),
+            lock=lock if lock and lock.get("active") is True else None,
+            path=path,
+            bytes=size,
         )
 
     @property
     def named(self) -> bool:
-        """Whether a person gave the title, as far as can be told: files of version 2.0 don't say
-        who did.
-        """
+        """Whether a person gave the title. A title of unknown origin counts as a person's."""
         return bool(self.title) and self.title_set_by != "auto"
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints: the names of the format, where it has them."""
+        """Return what `--json` prints, with the names of the format. Some empty fields are omitted."""
         if self.damaged:
             return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
-        shown = {key: getattr(self, name) for name, key in _KEYS.items()}
-        shown["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
-        shown["participants"] = as_json(self.participants)
-        shown["channel"] = self.channel and self.channel.as_json()
-        imported = {"format": shown.pop("source"), "folder": shown.pop("folder")}
-        shown["imported"] = {name: value for name, value in imported.items() if value}
-        for name in (
-            "conflicts",
-            "participants",
-            "history",
-            "createdBy",
-            "description",
-            "channel",
-            "imported",
-        ):
-            if not shown[name]:
-                del shown[name]
-        return shown
+        result = {key: getattr(self, name) for name, key in _JSON_NAMES.items()}
+        result["mcpServers"] = {name: {"enabled": on} for name, on in self.mcp_servers.items()}
+        result["participants"] = as_json(self.participants)
+        result["channel"] = self.channel and self.channel.as_json()
+        imported = {"format": result.pop("source"), "folder": result.pop("folder")}
+        result["imported"] = {name: value for name, value in imported.items() if value}
+        for name in _OMITTED_IF_EMPTY:
+            if not result[name]:
+                del result[name]
+        return result
+
+
+_OMITTED_IF_EMPTY = (
+    "conflicts",
+    "participants",
+    "history",
+    "createdBy",
+    "description",
+    "channel",
+    "imported",
+)
+
+
+def _is_valid(document: dict[str, Any], metadata: dict[str, Any]) -> bool:
+    """Return whether the fields of a head are of their types."""
+    texts: list[Any] = [document.get(name) for name in _TEXTS]
+    texts.append(metadata.get("mode", "api"))
+    if set(map(type, texts)) != {str} or not document["version"].startswith("2."):
+        return False
+    optional_types = {type(metadata.get(name)) for name in _OPTIONAL_TEXTS}
+    if not optional_types <= {str, type(None)}:
+        return False
+    tags = metadata.get("tags", [])
+    if type(tags) is not list or not all(type(tag) is str for tag in tags):
+        return False
+    lock = metadata.get("lock")
+    if lock is not None and type(lock) is not dict:
+        return False
+    servers = metadata.get("mcpServers")
+    if servers is not None and not are_switches(servers):
+        return False
+    members = metadata.get("participants")
+    return members is None or are_members(members)
 
 
 class ParsedHead:
-    """A head and what every write asks of it, worked out once.
+    """A head and the values in it that every write needs, computed once.
 
     Attributes:
         tag: The tag of the head in the file.
         document: All of the capsule but context and history; not to be changed in place.
         metadata: Its metadata.
         type: The conversation's type.
-        lock: The lock, when it is active.
-        untitled: Whether the first user message gives it its title.
+        lock: The active lock, or None.
+        awaits_title: Whether the first user message gives it its title.
         participants: The agents that take part, and those that left.
-        joined: When the latest of them joined; empty: all were there from the start.
-        channel: What makes it a channel; None: it is none.
-        current: The `currentNode`; None: the last message is the end of the active branch.
-        object: What the rule of who may do what makes of it; None: it was not asked.
+        last_joined: When the latest of them joined; empty: all were there from the start.
+        channel: The fields of the channel; None: it is no channel.
+        current: The `currentNode`; None: the last message ends the active branch.
+        policy_target: The `PolicyTarget` that the rules made of it; None: not yet.
     """
 
     def __init__(self, tag: str, document: dict[str, Any]) -> None:
         self.tag = tag
         self.document = document
-        metadata = document.get("metadata")
-        self.metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
+        self.metadata = _dict_or_empty(document.get("metadata"))
         self.type = str(self.metadata.get("type") or "chat")
         lock = self.metadata.get("lock")
-        self.lock: dict[str, Any] | None = (
-            lock if isinstance(lock, dict) and lock.get("active") is True else None
-        )
-        self.untitled = not document.get("title") and self.metadata.get("titleSetBy") == "auto"
+        self.lock: dict[str, Any] | None = None
+        if isinstance(lock, dict) and lock.get("active") is True:
+            self.lock = lock
+        has_title = bool(document.get("title"))
+        self.awaits_title = not has_title and self.metadata.get("titleSetBy") == "auto"
         self.participants = members_in(self.metadata.get("participants"))
-        self.joined = max((member.joined_at for member in self.participants), default="")
+        self.last_joined = max((member.joined_at for member in self.participants), default="")
         self.channel = channel_in(self.metadata)
         current = self.metadata.get("currentNode")
         self.current: str | None = current if isinstance(current, str) else None
@@ -198,66 +217,71 @@ class ParsedHead:
 
 
 class HeadCache:
-    """The 1,024 latest parsed heads, so that a run of appends parses one once."""
+    """The 1,024 latest parsed heads, so that a series of appends parses a head once."""
 
     def __init__(self) -> None:
         self._heads: OrderedDict[str, ParsedHead] = OrderedDict()
 
     def get(self, id: str, tag: str) -> ParsedHead | None:
-        """The head of a conversation, when it is the one with this tag."""
+        """Return the head of a conversation if it has this tag. None: it is not in the cache."""
         parsed = self._heads.get(id)
         return parsed if parsed is not None and parsed.tag == tag else None
 
     def put(self, id: str, tag: str, document: dict[str, Any]) -> ParsedHead:
-        """Keep a head."""
+        """Add a head, and return it parsed."""
         parsed = self._heads[id] = ParsedHead(tag, document)
         self._heads.move_to_end(id)
-        if len(self._heads) > 1024:
+        if len(self._heads) > _MAX_CACHED:
             self._heads.popitem(last=False)
         return parsed
 
 
 def json_name(name: str) -> str:
-    """A field's name as the format writes it, from that of an attribute."""
-    first, *more = name.split("_")
-    return first + "".join(map(str.capitalize, more))
+    """Return the name in the format of an attribute: `createdAt` for `created_at`."""
+    first, *words = name.split("_")
+    return first + "".join(map(str.capitalize, words))
 
 
-#: The fields of a sound head, with the names that `--json` gives them.
-_KEYS = {field.name: json_name(field.name) for field in fields(Head) if field.name != "damaged"}
+#: The names of the attributes of a valid head in `--json`.
+_JSON_NAMES = {
+    field.name: json_name(field.name) for field in fields(Head) if field.name != "damaged"
+}
 
 
-def _fields_in(conflicts: Any) -> tuple[str, ...]:
-    entries = conflicts if type(conflicts) is list else ()
-    return tuple(
-        entry["field"]
-        for entry in entries
-        if type(entry) is dict and type(entry.get("field")) is str
-    )
+def _conflicting_fields(conflicts: Any) -> tuple[str, ...]:
+    """Return the names of the fields in `metadata.conflicts`."""
+    names = []
+    for entry in conflicts if type(conflicts) is list else ():
+        if type(entry) is dict and type(entry.get("field")) is str:
+            names.append(entry["field"])
+    return tuple(names)
 
 
-#: The names under which programs keep the folder of a session.
-_FOLDERS = ("cwd", "directory", "workspaceRoot")
-
-
-def _source_in(about: dict[str, Any]) -> str:
-    format = _object(about.get("imported")).get("format")
-    return format if type(format) is str else ""
+def _import_format(metadata: dict[str, Any]) -> str:
+    name = _dict_or_empty(metadata.get("imported")).get("format")
+    return name if type(name) is str else ""
 
 
 def folder_of(document: dict[str, Any]) -> str:
     """Return the folder of a conversation. Empty: it has none.
 
-    It is the one that a program kept in `metadata.source`, or in the first of its lines there; or
-    that of a context.
+    It is the one that a program stored in `metadata.source`, or in the `payload` of the first of
+    the `lines` there, or else that of the context.
     """
-    source = _object(_object(document.get("metadata")).get("source"))
+    source = _dict_or_empty(_dict_or_empty(document.get("metadata")).get("source"))
     lines = source.get("lines")
-    payload = _object(_object(lines[0]).get("payload")) if type(lines) is list and lines else {}
-    found = [place.get(name) for place in (source, payload) for name in _FOLDERS]
-    found.append(_object(_object(document.get("context")).get("metadata")).get("projectPath"))
-    return next((path for path in found if type(path) is str and path), "")
+    payload: dict[str, Any] = {}
+    if type(lines) is list and lines:
+        payload = _dict_or_empty(_dict_or_empty(lines[0]).get("payload"))
+    candidates = [source.get(name) for name in _FOLDER_FIELDS]
+    candidates += [payload.get(name) for name in _FOLDER_FIELDS]
+    context = _dict_or_empty(document.get("context"))
+    candidates.append(_dict_or_empty(context.get("metadata")).get("projectPath"))
+    for path in candidates:
+        if type(path) is str and path:
+            return path
+    return ""
 
 
-def _object(value: Any) -> dict[str, Any]:
-    return value if type(value) is dict else {}
+def _dict_or_empty(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

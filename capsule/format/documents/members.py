@@ -1,15 +1,16 @@
-"""Who takes part in a conversation: `metadata.participants`.
+"""Read and change the members of a conversation: the list `metadata.participants`.
 
-What must stay true: an item is a text, the id of an agent that was there from the start, or an
-object with `id` and perhaps the times, the origin and the rights of the membership; what else
-stands in an object is kept; and one who left comes back under the same item, so that an id stands
-there once. Pure; no pydantic.
+An item of the list is a text, the id of an agent that was there from the start, or an object with
+`id` and perhaps times, origin and permissions. `Member` has the same as a typed value.
+
+What must stay true: unknown fields of an object are kept. An agent that left comes back under the
+same item, so an id occurs once. If it occurs twice, its items count as one. Pure; no pydantic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -53,157 +54,198 @@ class Member(NamedTuple):
 
     @property
     def is_invited(self) -> bool:
-        """Whether somebody else let it in; not, if it joined by itself or by a rule of
-        its project.
-        """
-        return self.invited_by != "self" and self.source not in _BY_RULE
+        """Whether another agent let it in. False: it joined by itself or by a rule of its project."""
+        return self.invited_by != "self" and self.source not in _RULE_SOURCES
 
 
-_BY_RULE = frozenset({"frontmatter", "default"})
+#: The sources of members that joined by a rule.
+_RULE_SOURCES = frozenset({"frontmatter", "default"})
 _TIMES = ("joinedAt", "leftAt", "optedOutAt")
-_RIGHTS = ("canLeave", "canSend", "canInvite", "canManage")
+_PERMISSIONS = ("canLeave", "canSend", "canInvite", "canManage")
 #: The fields of an item in the order of `Member`.
-_FIELDS = ("id", *_TIMES, "invitedBy", "source", *_RIGHTS)
-_TYPES = dict.fromkeys(_FIELDS, str) | dict.fromkeys(_RIGHTS, bool)
+_FIELDS = ("id", *_TIMES, "invitedBy", "source", *_PERMISSIONS)
+_TYPES = dict.fromkeys(_FIELDS, str) | dict.fromkeys(_PERMISSIONS, bool)
+
+
+# --- Reading ---
 
 
 def are_members(value: Any) -> bool:
-    """Whether `value` is a list of texts, and of objects with an `id` and times."""
+    """Return whether `value` is a list of valid items."""
     return type(value) is list and all(_is_member(item) for item in value)
-
-
-def members_in(value: Any) -> tuple[Member, ...]:
-    """The members in a `participants`, in their order; what is none is passed over. Times are in
-    canonical form.
-
-    If an id stands there twice, its items are taken as one, as if two versions with one each were
-    merged. The last lists are remembered: one of thousands is read again with every message.
-    """
-    if not isinstance(value, list):
-        return ()
-    try:
-        return _last_members(orjson.dumps(value))
-    except orjson.JSONEncodeError:  # It is nested too deeply, and its file is refused elsewhere.
-        return _members(value)
-
-
-@lru_cache(maxsize=64)
-def _last_members(encoded: bytes) -> tuple[Member, ...]:
-    return _members(orjson.loads(encoded))
-
-
-def _members(items: list[Any]) -> tuple[Member, ...]:
-    members: dict[str, Member] = {}
-    for item in items:
-        if _is_member(item):
-            member = _member(item)
-            other = members.get(member.id)
-            members[member.id] = member if other is None else _both(other, member)
-    return tuple(members.values())
-
-
-def merge_rank(name: str, value: Any) -> tuple[int, str]:
-    """Which value of a field of an item stands where two versions differ, the greater one: the
-    later time, and what grants less."""
-    if name in _RIGHTS:
-        return 2 if value is False else 0 if value is True else 1, ""
-    is_less = value == "self" if name == "invitedBy" else name == "source" and value in _BY_RULE
-    return int(is_less), sortable(value) if isinstance(value, str) else ""
-
-
-def as_json(members: Iterable[Member]) -> list[Item]:
-    """Members as the format writes them. To change a list of a file use `with_joined` and `with_left`, which
-    keep the rest.
-    """
-    items: Iterable[dict[str, Any]] = (
-        {
-            name: value
-            for name, value in zip(_FIELDS, member, strict=True)
-            if name == "id" or value not in ("", None)
-        }
-        for member in members
-    )
-    return [item if len(item) > 1 else str(item["id"]) for item in items]
-
-
-def with_joined(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
-    """A valid `participants` after these agents have joined; who takes part already stays as it is.
-
-    Whom somebody took out comes back without the rights that it had been given; what it may not do
-    stays so. `fields` are more fields of those who join, by their names in the format; None removes
-    one.
-    """
-    return _changed(
-        value, ids, {"leftAt": None, "optedOutAt": None, **fields, "joinedAt": at}, was_in=False
-    )
-
-
-def with_left(value: Any, ids: Iterable[str], at: str, **fields: Any) -> list[Item]:
-    """As `with_joined`, after these agents have left."""
-    return _changed(value, ids, {**fields, "leftAt": at}, was_in=True)
-
-
-def with_permissions(value: Any, ids: Iterable[str], rights: dict[str, Any]) -> list[Item]:
-    """As `with_joined`, after those of these agents that take part were given or refused
-    these rights.
-    """
-    return _changed(value, ids, rights, was_in=True)
-
-
-def id_of(item: Item) -> str:
-    """The id of the agent that an item is about."""
-    return item if isinstance(item, str) else str(item["id"])
-
-
-def _changed(value: Any, ids: Iterable[str], fields: dict[str, Any], *, was_in: bool) -> list[Item]:
-    now = {member.id: member.is_in for member in members_in(value)}
-    waiting = dict.fromkeys(id for id in ids if now.get(id, False) is was_in)
-    result: list[Item] = []
-    for item in (*(value or ()), *(id for id in waiting if id not in now)):
-        if (id := id_of(item)) in waiting:
-            del waiting[id]
-            kept = {"id": item} if isinstance(item, str) else item
-            if not was_in and "optedOutAt" not in kept:
-                kept = {
-                    name: field for name, field in kept.items() if not (name in _RIGHTS and field)
-                }
-            item = {
-                name: field
-                for name, field in {**kept, **fields}.items()
-                if field is not None or name not in fields
-            }
-        result.append(item)
-    return result
 
 
 def _is_member(item: Any) -> bool:
     if type(item) is not dict:
         return type(item) is str
     for name, value in item.items():
-        if value is not None and type(value) is not _TYPES.get(name, type(value)):
+        expected_type = _TYPES.get(name)
+        if value is not None and expected_type is not None and type(value) is not expected_type:
             return False
     return type(item.get("id")) is str
 
 
-def _member(item: Item) -> Member:
+def members_in(value: Any) -> tuple[Member, ...]:
+    """Return the members in a `participants`, in their order. Invalid items are skipped.
+
+    If an id occurs twice, its items are merged. The last lists are cached, because a list of
+    thousands is read with every message.
+    """
+    if not isinstance(value, list):
+        return ()
+    try:
+        return _cached_members(orjson.dumps(value))
+    except orjson.JSONEncodeError:  # It is nested too deeply, and its file is refused elsewhere.
+        return _parse_members(value)
+
+
+@lru_cache(maxsize=64)
+def _cached_members(encoded: bytes) -> tuple[Member, ...]:
+    return _parse_members(orjson.loads(encoded))
+
+
+def _parse_members(items: list[Any]) -> tuple[Member, ...]:
+    members: dict[str, Member] = {}
+    for item in items:
+        if not _is_member(item):
+            continue
+        member = _parse_member(item)
+        earlier = members.get(member.id)
+        members[member.id] = member if earlier is None else _merge_duplicates(earlier, member)
+    return tuple(members.values())
+
+
+def _parse_member(item: Item) -> Member:
     if isinstance(item, str):
         return Member(item)
-    get = item.get
-    times = [sortable(time) if (time := get(name)) else "" for name in _TIMES]
-    return _sound(
-        item["id"], *times, get("invitedBy") or "", get("source") or "", *map(get, _RIGHTS)
+    times = [sortable(item[name]) if item.get(name) else "" for name in _TIMES]
+    permissions = [item.get(name) for name in _PERMISSIONS]
+    return _member_with_valid_times(
+        item["id"], *times, item.get("invitedBy") or "", item.get("source") or "", *permissions
     )
 
 
-def _both(member: Member, other: Member) -> Member:
-    pairs: Iterable[tuple[Any, ...]] = zip(_FIELDS, member, other, strict=True)
-    return _sound(*(max(pair, key=partial(merge_rank, name)) for name, *pair in pairs))
+def _merge_duplicates(a: Member, b: Member) -> Member:
+    """Return one member from two items of the same id. Of each field the greater value counts."""
+    values: list[Any] = []
+    for name, value_of_a, value_of_b in zip(_FIELDS, a, b, strict=True):
+        a_wins = merge_rank(name, value_of_a) >= merge_rank(name, value_of_b)
+        values.append(value_of_a if a_wins else value_of_b)
+    return _member_with_valid_times(*values)
 
 
-def _sound(id: str, joined_at: str, left_at: str, opted_out_at: str, *rest: Any) -> Member:
-    """A member without the times of leaving that a later time of joining made void."""
-    if joined_at:
-        left_at, opted_out_at = (
-            time if time >= joined_at else "" for time in (left_at, opted_out_at)
-        )
-    return Member(id, joined_at, left_at, opted_out_at, *rest)
+def _member_with_valid_times(
+    id: str, joined_at: str, left_at: str, opted_out_at: str, *other_fields: Any
+) -> Member:
+    """Return a member. Times of leaving before the time of joining count no longer."""
+    left_later = left_at >= joined_at
+    opted_out_later = opted_out_at >= joined_at
+    return Member(
+        id,
+        joined_at,
+        left_at if left_later else "",
+        opted_out_at if opted_out_later else "",
+        *other_fields,
+    )
+
+
+def merge_rank(name: str, value: Any) -> tuple[int, str]:
+    """Return a sort key for merging a field of a member. The greater value wins.
+
+    Of two times the later is greater, of two permissions or origins the stricter.
+    """
+    if name in _PERMISSIONS:
+        if value is False:
+            return 2, ""
+        return 0 if value is True else 1, ""  # An absent permission is between the two.
+    is_stricter = False
+    if name == "invitedBy":
+        is_stricter = value == "self"
+    elif name == "source":
+        is_stricter = value in _RULE_SOURCES
+    return int(is_stricter), sortable(value) if isinstance(value, str) else ""
+
+
+def id_of(item: Item) -> str:
+    """Return the id of the agent of an item."""
+    return item if isinstance(item, str) else str(item["id"])
+
+
+# --- Writing ---
+
+
+def as_json(members: Iterable[Member]) -> list[Item]:
+    """Return members as the format writes them.
+
+    To change the list of a file use `with_joined` and `with_left`, which keep unknown fields.
+    """
+    result: list[Item] = []
+    for member in members:
+        item = {}
+        for name, value in zip(_FIELDS, member, strict=True):
+            if name == "id" or value not in ("", None):
+                item[name] = value
+        result.append(item if len(item) > 1 else member.id)
+    return result
+
+
+def with_joined(value: Any, ids: Iterable[str], time: str, **fields: Any) -> list[Item]:
+    """Return a valid `participants` after these agents have joined.
+
+    An agent that takes part already stays unchanged. An agent that was removed comes back without
+    the permissions that it had been given, and keeps the refusals.
+
+    Args:
+        value: The list.
+        ids: The agents.
+        time: When they join.
+        fields: More fields of their items, by their names in the format. None removes one.
+    """
+    new_fields = {"leftAt": None, "optedOutAt": None, **fields, "joinedAt": time}
+    return _with_changed(value, ids, new_fields, are_in=False)
+
+
+def with_left(value: Any, ids: Iterable[str], time: str, **fields: Any) -> list[Item]:
+    """Return the same after these agents have left. Agents that are not in stay unchanged."""
+    return _with_changed(value, ids, {**fields, "leftAt": time}, are_in=True)
+
+
+def with_permissions(value: Any, ids: Iterable[str], permissions: dict[str, Any]) -> list[Item]:
+    """Return the same with these permissions for those of the agents that are in."""
+    return _with_changed(value, ids, permissions, are_in=True)
+
+
+def _with_changed(
+    value: Any, ids: Iterable[str], fields: dict[str, Any], *, are_in: bool
+) -> list[Item]:
+    """Return the list with new fields for some agents.
+
+    Args:
+        value: The list.
+        ids: The agents. Only those of which `Member.is_in` equals `are_in` are changed.
+        fields: Their new fields. None removes one.
+        are_in: See `ids`. False: the agents join, and those that are no members are added.
+    """
+    is_in = {member.id: member.is_in for member in members_in(value)}
+    pending = dict.fromkeys(id for id in ids if is_in.get(id, False) is are_in)
+    new_ids = [id for id in pending if id not in is_in]
+    result: list[Item] = []
+    for item in (*(value or ()), *new_ids):
+        id = id_of(item)
+        if id not in pending:
+            result.append(item)
+            continue
+        del pending[id]
+        old_fields = {"id": item} if isinstance(item, str) else item
+        if not are_in and "optedOutAt" not in old_fields:
+            old_fields = _without_given_permissions(old_fields)
+        changed = {**old_fields, **fields}
+        for name, field in fields.items():
+            if field is None:
+                del changed[name]
+        result.append(changed)
+    return result
+
+
+def _without_given_permissions(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: field for name, field in fields.items() if not (name in _PERMISSIONS and field)}

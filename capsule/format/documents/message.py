@@ -1,7 +1,7 @@
-"""Checking one message for writing; the append's hot path.
+"""Check one message before it is written. Every append does this.
 
-What must stay true: strict about what is known, open to what is not, and quick: a few microseconds
-for a plain message, and no import of pydantic. What unknown fields hold is the encoder's to refuse.
+What must stay true: strict about known fields, open to unknown ones, whose values the encoder
+checks. Quick: a few microseconds for a plain message, and no import of pydantic.
 """
 
 from __future__ import annotations
@@ -16,64 +16,64 @@ from capsule.format.validation import canonical_time, problem_with
 from capsule.ids import is_id
 
 _FIELDS = {field.name: field for field in PARTS["history"]}
-#: The names of the attributes of the `Message` model that are not those of the file.
-_SNAKE = {
+#: The names of attributes of the `Message` model that differ from those in a file.
+_NAMES_BY_ATTRIBUTE = {
     "from_": "from",
     "reply_to": "replyTo",
     "edited_at": "editedAt",
+    "edited_by": "editedBy",
     "tool_calls": "toolCalls",
+    "tool_call_id": "toolCallId",
 }
-_SNAKE |= {"edited_by": "editedBy", "tool_call_id": "toolCallId"}
 _ROLES = frozenset(ROLES)
 _TIMES = frozenset({"timestamp", "editedAt"})
 _IDS = frozenset({"id", "parent", "replyTo", "thread"})
-#: The fields of which nothing but the type of the value counts.
-_TYPES = {"text": str, "object": dict}
-_TYPED = {
-    field.name: _TYPES[field.kind]
+_SUFFICIENT_TYPES = {"text": str, "object": dict}
+#: The fields of which every value of a type is valid.
+_TYPE_BY_NAME = {
+    field.name: _SUFFICIENT_TYPES[field.kind]
     for field in PARTS["history"]
-    if field.kind in _TYPES and not field.choices and field.name not in {*_IDS, "from"}
+    if field.kind in _SUFFICIENT_TYPES and not field.choices and field.name not in {*_IDS, "from"}
 }
-#: What a message may differ in and still say the same: Capsule adds it later.
-_BESIDE_THE_TEXT = frozenset({"parent", "editedAt", "editedBy"})
+#: Fields that are no content, because Capsule adds them later.
+_NO_CONTENT = frozenset({"parent", "editedAt", "editedBy"})
 
 
 def content_fields(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message that make it say what it says."""
-    return {name: value for name, value in message.items() if name not in _BESIDE_THE_TEXT}
+    """Return the fields that are the content of a message."""
+    return {name: value for name, value in message.items() if name not in _NO_CONTENT}
 
 
 def check_message(message: Any) -> dict[str, Any]:
-    """`message` as it is written: valid, in canonical order, keys as in the file, times in
-    canonical form.
+    """Return a message as it is written: valid, in canonical order, with canonical times.
 
-    It is a `Message`, or a mapping with names as in the file or as the model has them
-    (`edited_at`), and stays unchanged. A field that is None is left out; but a `parent` of None
-    says that the message is a root. Costs about two microseconds for a role and a text. Raises
-    InvalidInput that names a field.
+    Args:
+        message: A `Message`, or a mapping with names as in the file or as in the model
+            (`edited_at`). It stays unchanged. A field that is None is omitted, but a `parent` of
+            None makes the message a root.
+
+    Raises:
+        InvalidInput: A field is wrong; the error names it.
+
+    Cost: about two microseconds for a role and a text.
     """
-    given = message if type(message) is dict else _mapping(message)
+    fields = message if type(message) is dict else _as_mapping(message)
     checked: dict[str, Any] = {}
-    for name, value in given.items():
-        key = name
-        if key not in _FIELDS:
-            if type(key) is not str:
-                raise InvalidInput(f"message: the field name {key!r} is not a plain str")
-            key = _SNAKE.get(key, key)
-        field = _FIELDS.get(key)
+    for name, value in fields.items():
+        key = name if name in _FIELDS else _file_name(name)
         if key in checked:
             raise InvalidInput(
                 f"message.{key}: given twice, as {key} and in snake_case; give it once"
             )
         kind = type(value)
-        if (
-            field is None
-            or kind is _TYPED.get(key)
-            or (key == "role" and kind is str and value in _ROLES)
-        ):
+        # The type of most values is enough to accept them. Inline, because this is called often.
+        is_plain = kind is _TYPE_BY_NAME.get(key) or (
+            key == "role" and kind is str and value in _ROLES
+        )
+        if is_plain or key not in _FIELDS:
             checked[key] = value
         elif value is not None or key == "parent" or not _FIELDS[key].null:
-            checked[key] = _known(key, value)
+            checked[key] = _checked_value(key, value)
     for key in ("role", "content"):
         if key not in checked:
             raise InvalidInput(
@@ -82,27 +82,33 @@ def check_message(message: Any) -> dict[str, Any]:
     return checked if is_in_order(tuple(checked)) else order_message(checked)
 
 
-def fields_given(fields: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields of a message that a call was given: those of the format by keywords, and others in
-    `extra`.
+def _file_name(name: Any) -> str:
+    """Return the name in the file of a field that has another name."""
+    if type(name) is not str:
+        raise InvalidInput(f"message: the field name {name!r} is not a plain str")
+    return _NAMES_BY_ATTRIBUTE.get(name, name)
 
-    Raises TypeError: A keyword is no field of the format, or `extra` has one.
+
+def fields_given(fields: dict[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a message that a call got: keywords, and fields of its own in `extra`.
+
+    Raises TypeError if a keyword is no field of the format, or `extra` has one.
     """
     for name in fields:
-        if name not in _FIELDS and name not in _SNAKE:
+        if name not in _FIELDS and name not in _NAMES_BY_ATTRIBUTE:
             raise TypeError(
                 f"{name!r} is not a field of a message; give your own fields as "
                 f"extra={{{name!r}: ...}}"
             )
     for name in extra or ():
-        if name in _FIELDS or name in _SNAKE:
+        if name in _FIELDS or name in _NAMES_BY_ATTRIBUTE:
             raise TypeError(
                 f"{name!r} is a field of every message; give it as a keyword, not in extra"
             )
     return {**fields, **extra} if extra else fields
 
 
-def _mapping(message: Any) -> dict[str, Any]:
+def _as_mapping(message: Any) -> dict[str, Any]:
     if isinstance(message, Mapping):
         return dict(message)
     dump = getattr(message, "model_dump", None)
@@ -111,15 +117,20 @@ def _mapping(message: Any) -> dict[str, Any]:
     return dict(dump(by_alias=True, exclude_unset=True))
 
 
-def _known(key: str, value: Any) -> Any:
-    """The value of a known field as it is written."""
-    if type(value) is str and value and (key in _IDS or (key == "from" and is_id(value))):
+def _checked_value(key: str, value: Any) -> Any:
+    """Return the value of a known field as it is written. Raises InvalidInput."""
+    is_some_text = type(value) is str and value != ""
+    if is_some_text and key in _IDS:
         return value
-    if key in _TIMES and isinstance(value, str) and (time := canonical_time(value)) is not None:
-        return time
-    wrong = problem_with(_FIELDS[key], value)
-    if wrong:
-        raise InvalidInput(f"message.{key}: {wrong}")
+    if is_some_text and key == "from" and is_id(value):
+        return value
+    if key in _TIMES and isinstance(value, str):
+        time = canonical_time(value)
+        if time is not None:
+            return time
+    reason = problem_with(_FIELDS[key], value)
+    if reason:
+        raise InvalidInput(f"message.{key}: {reason}")
     if not isinstance(value, str):
         return value
     if key in _IDS and not value:
@@ -128,5 +139,5 @@ def _known(key: str, value: Any) -> Any:
         raise InvalidInput(
             f"message.from: {value[:60]!r} is not an agent id: letters, digits and . _ @ -, at most 128"
         )
-    # A subclass, an enum's member for example, is written as the text it is.
+    # A subclass of str, for example a member of an enum, is written as the text that it is.
     return value if type(value) is str else str.__str__(value)

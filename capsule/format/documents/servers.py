@@ -1,7 +1,10 @@
-"""Which MCP servers a conversation has other than by default: `metadata.mcpServers`.
+"""Read and change the MCP servers of a conversation: `metadata.mcpServers`.
 
-What must stay true: only what differs from the default is there; what else stands beside `enabled`
-in an override is kept. Pure; no pydantic.
+It is an object of overrides by the names of servers: `{"name": {"enabled": true}}`. A server without
+an override is on or off by default.
+
+What must stay true: only what differs from the default is recorded. Unknown fields of an override
+are kept. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ from typing import Any
 
 from capsule.errors import InvalidInput
 
+#: The most characters of a server's name.
 _MAX = 200
 
 Overrides = dict[str, Any]
 
 
 def check_server(name: str) -> str:
-    """`name`, when it can be that of an MCP server. Raises InvalidInput."""
+    """Return `name` if it may be the name of an MCP server. Raises InvalidInput."""
     if not isinstance(name, str) or not name.strip() or not name.isprintable() or len(name) > _MAX:
         rule = f"1 to {_MAX} characters, and none that controls a terminal"
         raise InvalidInput(f"{str(name)[:60]!r} is not a name of an MCP server: {rule}")
@@ -25,20 +29,23 @@ def check_server(name: str) -> str:
 
 
 def are_switches(value: Any) -> bool:
-    """Whether a value is an object of switches; or a list of names, as drafts of version 2.1 had
-    it.
+    """Return whether a value is an object of overrides.
+
+    A list of names, as drafts of version 2.1 had it, counts too.
     """
     if isinstance(value, dict):
-        return all(
-            isinstance(item, dict) and isinstance(item.get("enabled"), bool)
-            for item in value.values()
-        )
+        return all(_is_override(item) for item in value.values())
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
+def _is_override(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("enabled"), bool)
+
+
 def overrides_in(value: Any) -> Overrides:
-    """The overrides in a valid `mcpServers`, as an object of their own; a list of names is servers
-    that are on.
+    """Return a copy of the overrides in a valid `mcpServers`.
+
+    The servers in a list of names are on.
     """
     if isinstance(value, Mapping):
         return {name: dict(override) for name, override in value.items()}
@@ -46,15 +53,15 @@ def overrides_in(value: Any) -> Overrides:
 
 
 def switches_in(value: Any) -> dict[str, bool]:
-    """Which servers a valid `mcpServers` has on (True) or off."""
+    """Return for each server in a valid `mcpServers` whether it is on."""
     return {name: override["enabled"] is True for name, override in overrides_in(value).items()}
 
 
 def with_switches(value: Any, switches: Mapping[str, bool | None]) -> Overrides:
-    """What becomes of a valid `mcpServers` when some servers are switched: on, off, or (None) as by
-    default.
+    """Return the overrides of a valid `mcpServers` after some servers were switched.
 
-    Raises InvalidInput if a name can't be one, or is switched to something else.
+    `switches` has by name True (on), False (off) or None (the default). Raises InvalidInput if a
+    name can't be one, or has another value.
     """
     if not isinstance(switches, Mapping):
         raise InvalidInput(

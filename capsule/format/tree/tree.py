@@ -1,11 +1,12 @@
-"""The tree of messages: which message each one answers, and which of them lie on the active branch.
+"""The tree of messages: which message each one answers, and which of them are on the active branch.
 
-What must stay true: a conversation without branches costs nothing here; every file has a tree (an
-unknown parent, a circle and an id that stands twice included), the same each time, in linear time;
-and times play no part, so that an edited message does not move. Pure.
+Messages are named by their places, which are indexes of `history`, because an id may be missing or
+occur twice. Of two messages with one id the first is meant. A message without a `parent` answers
+the one before it. An unknown parent counts as absent.
 
-Messages are named by their places in `history`: an id may be missing, or stand twice, and then the
-first is meant.
+What must stay true: a conversation without branches costs nothing here. Every file has a tree, also
+with unknown parents, cycles and repeated ids, and always the same one, in linear time. Times play no
+part, so an edited message does not move. Pure.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from capsule.errors import NotFound
 
 T = TypeVar("T")
 
-#: Stands for `"parent": null`.
+#: The parent in a `Link` for `"parent": null`: the message is a root.
 ROOT = ""
 
-#: Id and parent of a message. A parent of None: the message before; `ROOT`: none.
+#: Id and parent of a message. A parent of None: the message before.
 Link = tuple[str | None, str | None]
 
 
 def link_of(message: Mapping[str, Any]) -> Link:
-    """Id and parent of a message as it stands in a file."""
+    """Return id and parent of a message of a file."""
     if "parent" not in message:
         return message.get("id"), None
     return message.get("id"), message["parent"] or ROOT
@@ -47,7 +48,7 @@ class Tree:
 
     @classmethod
     def of_links(cls, links: Sequence[Link]) -> Tree:
-        """The tree of messages of which no more is known than this."""
+        """Return the tree of messages of which only the links are known."""
         tree = cls.__new__(cls)
         tree._set(links)
         return tree
@@ -55,17 +56,15 @@ class Tree:
     def _set(self, links: Sequence[Link]) -> None:
         self._links = links
         self.ids = [id for id, _ in links]
-        self.places = _places(self.ids)
-        self.parents = _parents(links, self.places)
+        self.places = _places_by_id(self.ids)
+        self.parents = _parent_places(links, self.places)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
-        """The messages that answer each, in the order of the history; under -1 those that answer
-        none.
-        """
+        """The answers to each message, in the order of the history; under -1 the roots."""
         children: dict[int, list[int]] = {}
         for place, parent in enumerate(self.parents):
             if parent in children:
@@ -76,159 +75,176 @@ class Tree:
 
     @cached_property
     def forks(self) -> dict[int, tuple[int, int]]:
-        """Of each message that has siblings: which of them it is, from 1, and how many they are."""
-        # Counted first, as few have siblings, and a list for each that has none costs more than all
-        # the rest.
-        several = {parent for parent, count in Counter(self.parents).items() if count > 1}
-        answers: dict[int, list[int]] = {parent: [] for parent in several}
-        for place, parent in enumerate(self.parents):
-            if parent in several:
-                answers[parent].append(place)
-        return {
-            place: (at, len(places))
-            for places in answers.values()
-            for at, place in enumerate(places, 1)
+        """For each message that has siblings, its number among them, from 1, and their count."""
+        # Counted first: few messages have siblings, and a list for each that has none would cost
+        # more than all the rest.
+        counts = Counter(self.parents)
+        answers: dict[int, list[int]] = {
+            parent: [] for parent, count in counts.items() if count > 1
         }
+        for place, parent in enumerate(self.parents):
+            if parent in answers:
+                answers[parent].append(place)
+        forks = {}
+        for siblings in answers.values():
+            for number, place in enumerate(siblings, 1):
+                forks[place] = number, len(siblings)
+        return forks
 
     def id_at(self, place: int) -> str | None:
-        """The id of the message at a place; None: it has none, or the place is that of no message
-        (-1).
-        """
+        """Return the id of the message at a place. None: it has none, or the place is -1."""
         return None if place < 0 else self.ids[place]
 
     def leaf_at(self, place: int) -> int:
-        """The leaf that is reached by following the newest child, which is the last in
-        the history.
-        """
-        children, seen = self.children, set[int]()
-        while place in children and place not in seen:
-            seen.add(place)
-            place = children[place][-1]
-        return place
+        """Return the leaf below a message: from each message to its last answer in the history."""
+        children = self.children
+        leaf = place
+        visited = set[int]()
+        while leaf in children and leaf not in visited:
+            visited.add(leaf)
+            leaf = children[leaf][-1]
+        return leaf
 
     def leaf(self, id: str) -> int:
-        """As `leaf_at`, of a message by its id. Raises NotFound."""
+        """Return the leaf below the message with this id, as `leaf_at`. Raises NotFound."""
         if id not in self.places:
             raise NotFound(f"no message {id[:130]} in this conversation", id=id)
         return self.leaf_at(self.places[id])
 
     def active_leaf(self, current: str | None) -> int:
-        """The end of the active branch: the leaf under `current`, or the last message; -1: there is
-        none.
+        """Return the end of the active branch: the leaf below `current`, or the last message.
+
+        -1: there is no message.
         """
         if current is not None and current in self.places:
             return self.leaf_at(self.places[current])
         return len(self.ids) - 1
 
     def path_to(self, place: int) -> list[int]:
-        """The messages from the root to this one; of a circle, each once."""
-        path, seen = [], set[int]()
-        while place >= 0 and place not in seen:
-            seen.add(place)
-            path.append(place)
-            place = self.parents[place]
+        """Return the messages from the root to this one. Of a cycle each is there once."""
+        path = []
+        visited = set[int]()
+        ancestor = place
+        while ancestor >= 0 and ancestor not in visited:
+            visited.add(ancestor)
+            path.append(ancestor)
+            ancestor = self.parents[ancestor]
         path.reverse()
         return path
 
     def path(self, current: str | None = None) -> list[int]:
-        """The active branch, from its root to its leaf. A `current` that is no message here counts
-        as none.
+        """Return the active branch, from its root to its leaf.
+
+        A `current` that is no message counts as none.
         """
         return self.path_to(self.active_leaf(current))
 
     def descendants_at(self, place: int) -> list[int]:
-        """All that answers this message, and what answers that, breadth first; it itself is not
-        among them.
-        """
-        below, seen = [place], {place}
-        for parent in below:
-            new = [child for child in self.children.get(parent, ()) if child not in seen]
-            seen.update(new)
-            below += new
-        return below[1:]
+        """Return the answers to a message, their answers and so on, breadth first."""
+        result = [place]
+        visited = {place}
+        for parent in result:  # It grows while it is read.
+            new = [child for child in self.children.get(parent, ()) if child not in visited]
+            visited.update(new)
+            result += new
+        return result[1:]
 
     def siblings_at(self, place: int) -> list[int]:
-        """The messages that answer the same one as this, itself among them, in the order of the
-        history.
-        """
+        """Return the messages with the same parent, this one included, as in the history."""
         return self.children[self.parents[place]]
 
     def nearest_fork(self, place: int) -> int:
-        """The nearest message that has siblings, from this one towards the root, itself among them;
-        -1: none.
+        """Return the nearest message towards the root that has siblings, perhaps this one.
+
+        -1: none has.
         """
-        return next((at for at in reversed(self.path_to(place)) if at in self.forks), -1)
+        for ancestor in reversed(self.path_to(place)):
+            if ancestor in self.forks:
+                return ancestor
+        return -1
 
     def problems(self) -> list[tuple[int, str]]:
-        """What is odd about the parents, by place: unknown ones, and circles (each once, at its
-        first message that names its parent). What is odd counts as absent, but for a circle, which
-        is walked once."""
-        problems = [
-            (min(place for place in circle if self._links[place][1] is not None), _CIRCLE)
-            for circle in find_cycles(dict(enumerate(self.parents)))
-        ]
+        """Return what is odd about the parents, by place: unknown ones, and cycles.
+
+        A cycle is reported once, at its first message that names its parent.
+        """
+        problems = []
+        for cycle in find_cycles(dict(enumerate(self.parents))):
+            naming = [place for place in cycle if self._links[place][1] is not None]
+            problems.append((min(naming), _CYCLE))
         for place, (id, parent) in enumerate(self._links):
-            if parent and parent not in self.places:
+            if not parent:
+                continue
+            if parent not in self.places:
                 problems.append(
                     (
                         place,
                         f"{parent[:60]!r} is not the id of a message here; correct or remove it",
                     )
                 )
-            elif parent and parent == id and self.places[parent] == place:
+            elif parent == id and self.places[parent] == place:
                 problems.append((place, "is the message's own id; correct or remove it"))
         return sorted(problems)
 
 
-_CIRCLE = "closes a circle of messages that answer each other; correct or remove it"
+_CYCLE = "closes a circle of messages that answer each other; correct or remove it"
 
 
-def find_cycles(above: Mapping[T, Any]) -> Iterator[list[T]]:
-    """The circles of messages that answer each other, of messages and what each answers. Passes
-    each twice at most.
+def find_cycles(parents: Mapping[T, Any]) -> Iterator[list[T]]:
+    """Yield the cycles of messages that answer each other, from each message and its parent.
+
+    Looks at each message at most twice.
     """
-    passed: dict[Any, T] = {}
-    for start in above:
-        at: Any = start
-        while at in above and at not in passed:
-            passed[at] = start
-            at = above[at]
-        if at in above and passed[at] == start:
-            circle = [at]
-            while (before := above[circle[-1]]) != at:
-                circle.append(before)
-            yield circle
+    start_of_walk: dict[Any, T] = {}
+    for start in parents:
+        current: Any = start
+        while current in parents and current not in start_of_walk:
+            start_of_walk[current] = start
+            current = parents[current]
+        if current in parents and start_of_walk[current] == start:
+            cycle = [current]
+            while parents[cycle[-1]] != current:
+                cycle.append(parents[cycle[-1]])
+            yield cycle
 
 
 def active_flags(messages: Sequence[Link], current: str | None) -> list[bool]:
-    """Which messages lie on the active branch that `current` (`metadata.currentNode`) names."""
-    on = [False] * len(messages)
+    """Return for each message whether it is on the active branch.
+
+    `current` is `metadata.currentNode`.
+    """
+    flags = [False] * len(messages)
     for place in Tree.of_links(messages).path(current):
-        on[place] = True
-    return on
+        flags[place] = True
+    return flags
 
 
 def active_path(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of the active branch of a capsule whose messages have ids, in the order of the
-    answers.
+    """Return the messages of the active branch of a capsule, from the root on.
+
+    All messages must have ids.
     """
     history: list[dict[str, Any]] = document["history"]
-    return [history[place] for place in Tree(history).path(document["metadata"].get("currentNode"))]
+    current = document["metadata"].get("currentNode")
+    return [history[place] for place in Tree(history).path(current)]
 
 
-def _places(ids: list[str | None]) -> dict[str, int]:
-    places = {id: at for at, id in enumerate(ids) if id}
-    if len(places) < len(ids):  # One has none, or it stands twice: the first is meant.
-        places = {id: at for at, id in reversed(list(enumerate(ids))) if id}
+def _places_by_id(ids: list[str | None]) -> dict[str, int]:
+    """Return the place of each id. An id that occurs twice means the first place."""
+    places = {id: place for place, id in enumerate(ids) if id}
+    if len(places) < len(ids):  # An id is missing, or occurs twice.
+        places = {id: place for place, id in reversed(list(enumerate(ids))) if id}
     return places
 
 
-def _parents(links: Sequence[Link], places: dict[str, int]) -> list[int]:
-    """The place of the message that each answers; -1: none. An unknown one counts as absent."""
+def _parent_places(links: Sequence[Link], places: dict[str, int]) -> list[int]:
+    """Return the place of each message's parent. -1: it is a root."""
     parents = list(range(-1, len(links) - 1))
-    for at, (_, parent) in enumerate(links):
+    for place, (_, parent) in enumerate(links):
         if parent == ROOT:
-            parents[at] = -1
-        elif parent is not None and (named := places.get(parent, at)) != at:
-            parents[at] = named
+            parents[place] = -1
+        elif parent is not None:
+            named_place = places.get(parent, place)
+            if named_place != place:  # Else it is unknown, or the message itself.
+                parents[place] = named_place
     return parents

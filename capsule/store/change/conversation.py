@@ -242,7 +242,7 @@ class Conversation:
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than
         # the last message's time. It is also never earlier than the time when the last participant
         # joined, because that participant reads the messages from there on.
-        time = timestamps.now(max(state.newest_message_time or state.updated_at, head.joined))
+        time = timestamps.now(max(state.newest_message_time or state.updated_at, head.last_joined))
         entries = _completed_messages(messages, time)
         needs_tree = head.current is not None or any("parent" in entry for entry in entries)
         if needs_tree:
@@ -254,7 +254,7 @@ class Conversation:
         encoded = self._encoded(entries, state.size)
         if self._own_writes is not None:
             self._own_writes.remember_appended(self.id, entries)
-        title = automatic_title(entries) if head.untitled else ""
+        title = automatic_title(entries) if head.awaits_title else ""
         updated_at = (
             time
             if time > state.newest_updated_at

@@ -182,7 +182,7 @@ class Forks:
                     member,
                     self._store.head(member).lock,
                     instance_locks.identity,
-                    held=False,
+                    remembers_lock=False,
                     state=instance_locks.state_of,
                 )
         deleted = []

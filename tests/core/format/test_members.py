@@ -127,11 +127,11 @@ def test_a_head_has_the_members_and_the_history_and_shows_neither_when_there_is_
     assert head.participants == (Member("anna"), Member("bob", T2, T3), Member("carl", T1))
     assert (head.as_json()["participants"], head.as_json()["history"]) == (value, "all")
     parsed = ParsedHead("", document)
-    assert (parsed.participants, parsed.joined) == (head.participants, T2)
+    assert (parsed.participants, parsed.last_joined) == (head.participants, T2)
     plain = Head.of(new_capsule("c", "", T1), "c.json", 1)
     assert plain is not None
     assert not {"participants", "history"} & set(plain.as_json())
-    assert ParsedHead("", {}).joined == ""
+    assert ParsedHead("", {}).last_joined == ""
 
 
 @pytest.mark.parametrize(
