@@ -260,7 +260,7 @@ def _summary(count: int, troubles: list[DoctorFinding]) -> str:
     unrepaired = [finding for finding in troubles if not finding.repaired]
     text = examined + with_count(len(troubles), "finding")
     if len(unrepaired) < len(troubles):
-        text += f", {len(troubles) - len(unrepaired)} mended, {len(unrepaired)} left"
+        text += f", {len(troubles) - len(unrepaired)} repaired, {len(unrepaired)} left"
     if any(finding.repairable for finding in unrepaired):
         text += "; --repair repairs what it can"
     elif unrepaired:

@@ -96,7 +96,7 @@ def sync(
     It can run while people and programs write, and keeps their messages and their locks. A remote
     that can't be reached is no error. Conversations always merge. If other files can't be merged,
     nothing changes (exit code 9). If two clones changed the same field, the exit code is 1 until a
-    person settles it: capsule git resolve
+    person resolves it: capsule git resolve
     """
     with open_core_store() as store:
         with SignalGuard() as guard, _guarded_steps(guard) as report:
