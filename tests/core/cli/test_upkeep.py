@@ -45,7 +45,7 @@ def test_doctor_mends_what_can_be_mended_and_keeps_the_original(capsule: Any) ->
         "--repair repairs what it can" in capsule("doctor", expect=5).stdout
         and path.read_bytes() == torn
     )
-    assert "1 mended" in capsule("doctor", "--repair").stdout
+    assert "1 repaired" in capsule("doctor", "--repair").stdout
     assert any(
         torn == kept.read_bytes()
         for kept in (capsule.root / ".capsule" / "quarantine").rglob("*")
