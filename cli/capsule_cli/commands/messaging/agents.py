@@ -284,8 +284,8 @@ def project_link(
     other: OtherProject,
     direction: Literal["both", "out", "in"] = option("--direction", _DIRECTION, "both"),
 ) -> None:
-    """Show the agents of a project another project: its open channels, and the agents that its own
-    agents find.
+    """Let the agents of a project see another project: its open channels, and the agents that its
+    own agents find.
     """
     with open_full_store() as store:
         linked = store.projects.link(project, other, direction=direction)

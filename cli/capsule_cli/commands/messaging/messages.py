@@ -88,8 +88,8 @@ def send(
     recipient, send it to the only other agent.
 
     In the text, @name, @name@project and @all mention agents; --review, --action or --fyi after a
-    name says what is asked. When the id is printed, the message is on the disk. --json reports for
-    each recipient: stored, rung (a wake was delivered), or read.
+    name is a request to that agent. When the id is printed, the message is on the disk. --json
+    reports for each recipient: stored, rung (a wake was delivered), or read.
     """
     refuse_if(
         sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to"

@@ -200,8 +200,8 @@ def set_(
         "--approve", "Approve the command that the store has: it may run on this machine."
     ),
 ) -> None:
-    """Set the command by which an agent answers, or print it. One that another machine set has to
-    be approved here.
+    """Set the command that answers for an agent, or print it. A command that another machine set
+    must be approved here.
     """
     refuse_if(name is None and (command or approve), "name the agent", "AGENT")
     is_folder_wrong = folder is not None and not os.path.isdir(folder)
