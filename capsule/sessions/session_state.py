@@ -687,9 +687,7 @@ class SessionState(NamedTuple):
         finished_up_to_seq = min(
             (message.seq - 1 for message in undelivered), default=outbound.highest_seq
         )
-        later_outbound_ids = {
-            message.id for message in outbound.messages.values() if message.seq > finished_up_to_seq
-        }
+        later_outbound_ids = self._outbound_ids_after(finished_up_to_seq)
         removed = self._removable_messages(undelivered, notices)
         kept_messages = [
             message for message in inbound.messages.values() if message.id not in removed
@@ -729,6 +727,10 @@ class SessionState(NamedTuple):
         )
         message_events = [message.event for message in kept_messages]
         return [summary, *message_events, *inbound.unknown_events[-MAX_KEPT:]]
+
+    def _outbound_ids_after(self, seq: int) -> set[str]:
+        """Return the ids of the outbound messages with a higher number."""
+        return {message.id for message in self.outbound.messages.values() if message.seq > seq}
 
     def _removable_messages(
         self, undelivered: Iterable[OutboundMessage], notices: Mapping[str, Notice]
