@@ -297,7 +297,7 @@ def test_a_task_of_a_worker_runs_when_it_is_due_and_its_question_is_answered_by_
     assert asked["content"] == "Sure?\n- Yes\n- No"
     state = Registry(store.engine).read()
     assert [question.state for question in state.questions.values()] == ["answered"]
-    assert [(place.position, place.is_group) for place in state.places.values()] == [
+    assert [(place.place, place.is_group) for place in state.places.values()] == [
         (sent.conversation, False)
     ]
 
