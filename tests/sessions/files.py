@@ -43,13 +43,13 @@ class Files:
             stamped.append({"id": f"e{self.count}", "timestamp": self.now} | event)
         return stamped
 
-    def tell(self, *events: Event) -> None:
+    def write_inbound(self, *events: Event) -> None:
         """The host writes."""
         for event in self.stamped(events):
             self.in_events.append(event)
             self.inbound.apply(event)
 
-    def say(self, *events: Event) -> None:
+    def write_outbound(self, *events: Event) -> None:
         """The worker writes."""
         for event in self.stamped(events):
             self.out_events.append(event)
@@ -60,12 +60,12 @@ class Files:
 
     def arrive(self, *messages: Event) -> None:
         """The host takes messages for the worker."""
-        self.tell(*receive(self.session_state, messages))
+        self.write_inbound(*receive(self.session_state, messages))
 
     def claim(self, instance: str = "w1", *, first: bool = False) -> list[str]:
         """The worker claims what it does next."""
         picked = pick(self.session_state, self.now, just_started=first)
-        self.say(*claim(self.session_state, picked, instance))
+        self.write_outbound(*claim(self.session_state, picked, instance))
         return [message.id for message in picked]
 
     def finish(
@@ -77,7 +77,7 @@ class Files:
     ) -> bool:
         """The worker ends claims. Gives whether it still had them."""
         events = end_claims(self.session_state, ids, instance=instance, state=state, error=error)
-        self.say(*events)
+        self.write_outbound(*events)
         return bool(events)
 
     def compact(self) -> None:

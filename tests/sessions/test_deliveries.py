@@ -36,8 +36,8 @@ DEFAULT = Route("stdio", "main")
 def files_with(*messages: Any) -> Files:
     files = Files()
     files.arrive(chat("m1"), chat("m2", route=None))
-    files.tell(destinations_event(destinations={"ops": OPS.as_json()}))
-    files.say(*number_replies(files.session_state, messages))
+    files.write_inbound(destinations_event(destinations={"ops": OPS.as_json()}))
+    files.write_outbound(*number_replies(files.session_state, messages))
     return files
 
 
@@ -47,7 +47,7 @@ def due(files: Files) -> list[str]:
 
 def deliver(files: Files, **result: Any) -> OutboundMessage:
     message = due_deliveries(files.session_state, files.now)[0]
-    files.tell(
+    files.write_inbound(
         *numbered(
             files.session_state, after_attempt(files.session_state, message, files.now, **result)
         )
@@ -73,7 +73,7 @@ def test_a_message_goes_to_its_destination_else_back_else_by_default(
 ) -> None:
     files = files_with(outbound_message(id="o1", **fields))
     if default:
-        files.tell(routing_event(route=default))
+        files.write_inbound(routing_event(route=default))
     message = due_deliveries(files.session_state, START)[0]
     if to:
         assert route_of(files.session_state, message) == to
@@ -85,7 +85,9 @@ def test_a_message_goes_to_its_destination_else_back_else_by_default(
 def test_an_answer_still_goes_back_after_its_message_is_done_and_the_file_was_compacted() -> None:
     files = files_with()
     files.finish(files.claim())
-    files.say(*number_replies(files.session_state, [outbound_message(id="o1", in_reply_to="m1")]))
+    files.write_outbound(
+        *number_replies(files.session_state, [outbound_message(id="o1", in_reply_to="m1")])
+    )
     files.compact()
     assert route_of(files.session_state, files.outbound.messages["o1"]) == ROUTE
 
@@ -149,19 +151,19 @@ def test_three_attempts_and_then_the_worker_is_told(is_compacted: bool) -> None:
 def test_a_person_has_it_delivered_after_all(is_compacted: bool) -> None:
     files = files_with(outbound_message(id="o1"), outbound_message(id="o2"))
     deliver(files, error="no network", is_final=True)
-    files.tell(*retry_by_hand(files.session_state, ["o1"], files.now))
+    files.write_inbound(*retry_by_hand(files.session_state, ["o1"], files.now))
     if is_compacted:
         files.compact()
     assert due(files) == ["o1", "o2"]
     deliver(files, error="still none", is_final=True)
     assert due(files) == ["o2"]
-    files.tell(*retry_by_hand(files.session_state, ["o1"], files.now))
+    files.write_inbound(*retry_by_hand(files.session_state, ["o1"], files.now))
     deliver(files, platform_id="p1")
     assert (due(files), files.inbound.delivered["o1"]) == (["o2"], "p1")
     with pytest.raises(InvalidInput):
         retry_by_hand(files.session_state, ["o1"], files.now)
     deliver(files, error="no network")
-    files.tell(*retry_by_hand(files.session_state, ["o2"], files.now))
+    files.write_inbound(*retry_by_hand(files.session_state, ["o2"], files.now))
     assert due(files) == ["o2"], "what waits for its next attempt is due now"
 
 
@@ -199,7 +201,7 @@ def test_a_recurring_message_is_delivered_again_under_another_id(result: dict[st
         files.pass_time(24 * 3600)
     assert len(set(ids)) == 3
     assert due(files) == ["o1"]
-    files.tell(cancelled_event(messages=["o1"]))
+    files.write_inbound(cancelled_event(messages=["o1"]))
     files.compact()
     assert next_delivery(files.session_state, files.now) is None
 
@@ -215,7 +217,7 @@ def test_a_clock_that_goes_back_does_not_hold_up_an_attempt() -> None:
 
 def give_up(files: Files) -> None:
     files.finish(files.claim(), "failed", error="exit code 65")
-    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: True))
+    files.write_inbound(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: True))
 
 
 def test_the_sender_of_a_message_that_failed_is_told_once() -> None:
@@ -273,7 +275,7 @@ def test_a_notice_does_not_name_a_message_that_a_person_has_tried_again(is_compa
     files.arrive(chat("m1", sender="anna"), chat("m2", sender="anna"))
     give_up(files)
     before = due_deliveries(files.session_state, files.now)[0]
-    files.tell(*retry_by_hand(files.session_state, ["m1"], files.now))
+    files.write_inbound(*retry_by_hand(files.session_state, ["m1"], files.now))
     if is_compacted:
         files.compact()
     (notice,) = due_deliveries(files.session_state, files.now)

@@ -112,13 +112,13 @@ def test_ten_thousand_messages_leave_little_behind(often: float) -> None:
         answer = outbound_message(
             id=reply_id("s1", ids[0], 0), content="Yes " * 50, in_reply_to=ids[0]
         )
-        files.say(*number_replies(files.session_state, [answer]))
+        files.write_outbound(*number_replies(files.session_state, [answer]))
         files.finish(ids)
         for message in due_deliveries(files.session_state, files.now):
-            files.tell(
+            files.write_inbound(
                 *after_attempt(files.session_state, message, files.now, platform_id=f"p{turn}")
             )
-        files.tell(
+        files.write_inbound(
             routed_event(message=ids[0], agent="anna", outcome="wake", reason="it is a direct")
         )
         if rng.random() < often:
@@ -146,7 +146,7 @@ def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(
     left: int, remembered: int
 ) -> None:
     files = Files()
-    files.say(
+    files.write_outbound(
         *number_replies(
             files.session_state, [outbound_message(id=f"o{at}") for at in range(WINDOW + 10)]
         )
@@ -154,7 +154,9 @@ def test_what_was_delivered_stays_so_while_the_other_file_still_has_it(
     messages = due_deliveries(files.session_state, files.now)
     waiting = messages.pop(left)
     for message in messages:
-        files.tell(*after_attempt(files.session_state, message, files.now, platform_id="p"))
+        files.write_inbound(
+            *after_attempt(files.session_state, message, files.now, platform_id="p")
+        )
     files.in_events = files.stamped(files.session_state.compacted_inbound(files.now))
     assert len(files.in_events[0]["delivered"]) == remembered
     again = fold(InboundState("s1"), files.in_events)
@@ -174,8 +176,10 @@ def test_an_event_that_is_unknown_or_makes_no_sense_is_kept_and_passed_over() ->
         {"event": "message", "content": "x", "series": "s", "recurrence": 5},
         {"event": "message", "content": "x", "hops": "x"},
     ]
-    files.tell(*odd)
-    files.say(*odd[:4], {"event": "message", "id": "o1", "recurrence": {"cron": "by hand"}})
+    files.write_inbound(*odd)
+    files.write_outbound(
+        *odd[:4], {"event": "message", "id": "o1", "recurrence": {"cron": "by hand"}}
+    )
     files.arrive(chat("m1"))
     files.compact()
     assert files.claim() == ["m1"]
@@ -245,23 +249,23 @@ def used() -> Files:
         chat("m2"),
         chat("d1", series="daily", recurrence=DAILY),
     )
-    files.tell(
+    files.write_inbound(
         failed_event(messages=["m0"], reason="broken"),
         paused_event(series="daily"),
         routing_event(route=ROUTE),
     )
     files.claim()
-    files.say(
+    files.write_outbound(
         *number_replies(
             files.session_state, [outbound_message(id="o1", content="On it", in_reply_to="m1")]
         )
     )
-    files.say(
+    files.write_outbound(
         outbound_message(id="gone", content="x") | {"seq": 99},
         tool_event(name="look"),
         state_event(key="mood", value="bad"),
     )
-    files.tell(attempt_event(message="gone", attempts=1, reason="busy", next_at=START))
+    files.write_inbound(attempt_event(message="gone", attempts=1, reason="busy", next_at=START))
     return files
 
 
@@ -297,7 +301,7 @@ def test_a_summary_with_a_wrong_part_is_passed_over_whole() -> None:
     other.arrive(chat("m0"))
     (summary, *_) = other.session_state.compacted_inbound(START)
     wrong = summary | {"left": {"m1": "0"}, "ended": {"m1": "failed"}, "delivered": 5}
-    files.tell(wrong)
+    files.write_inbound(wrong)
     assert files.status("m1") == "pending" and files.inbound.compacted_digests == {}
     assert [event["event"] for event in files.inbound.unknown_events] == ["compacted"]
 
@@ -305,12 +309,14 @@ def test_a_summary_with_a_wrong_part_is_passed_over_whole() -> None:
 def test_a_notice_about_a_message_that_is_not_in_the_file_is_not_delivered() -> None:
     files = Files()
     (summary, *_) = files.session_state.compacted_inbound(START)
-    files.tell(
+    files.write_inbound(
         summary | {"notices": {"n1": ["anna", ["unknown"], "broken"], "n2": ["bob", [], "broken"]}}
     )
     assert due_deliveries(files.session_state, START) == []
-    files.tell(retry_event(messages={"unknown": (1, START)}, reason="by hand", by_hand=True))
-    files.tell(delivered_event(message="n2", platform_id="p1"))
+    files.write_inbound(
+        retry_event(messages={"unknown": (1, START)}, reason="by hand", by_hand=True)
+    )
+    files.write_inbound(delivered_event(message="n2", platform_id="p1"))
     assert files.inbound.failures == {"bob": (0, 0)}
 
 
@@ -337,7 +343,7 @@ def test_a_finished_occurrence_stays_until_the_next_one_is_there(end: Any) -> No
     files.inbound.final_states.setdefault("d1", end)
     files.compact()
     assert list(files.inbound.messages) == ["d2"]
-    files.tell(cancelled_event(messages=["d2"]))
+    files.write_inbound(cancelled_event(messages=["d2"]))
     files.compact()
     assert (files.inbound.messages, files.inbound.series) == ({}, {})
 
@@ -347,7 +353,7 @@ def test_a_change_of_a_series_is_merged_into_its_live_row() -> None:
     files.arrive(
         chat("d1", "Report", series="daily", recurrence=DAILY, process_after=add_seconds(START, 60))
     )
-    files.tell(
+    files.write_inbound(
         changed_event(series="daily", prompt="Full report", cron="0 8 * * *"),
         paused_event(series="daily"),
     )
@@ -355,7 +361,7 @@ def test_a_change_of_a_series_is_merged_into_its_live_row() -> None:
     live = files.inbound.messages["d1"].event
     assert (live["content"], live["recurrence"]) == ("Full report", DAILY | {"cron": "0 8 * * *"})
     assert next_due(files.session_state, START) is None
-    files.tell(resumed_event(series="daily"))
+    files.write_inbound(resumed_event(series="daily"))
     assert next_due(files.session_state, START) == add_seconds(START, 60)
 
 
@@ -367,7 +373,7 @@ def test_a_worker_keeps_values_by_provider_until_they_are_removed_or_cleared(
     is_compacted: bool,
 ) -> None:
     files = Files()
-    files.say(
+    files.write_outbound(
         state_event(key="continuation", value="c1", provider="claude"),
         state_event(key="continuation", value="c2", provider="codex"),
         state_event(key="continuation", value="c3", provider="claude"),
@@ -380,5 +386,5 @@ def test_a_worker_keeps_values_by_provider_until_they_are_removed_or_cleared(
         files.compact()
     assert files.outbound.state["claude"] == {"continuation": "c3", "mood": {"is": "good"}}
     assert files.outbound.tool and files.outbound.tool.limit_s == 60
-    files.say(cleared_event(provider="claude"))
+    files.write_outbound(cleared_event(provider="claude"))
     assert files.outbound.state == {"codex": {"continuation": "c2"}}

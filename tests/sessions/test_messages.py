@@ -164,10 +164,10 @@ def test_what_is_acknowledged_does_not_fill_the_ten() -> None:
 def test_nothing_is_picked_while_it_pauses(series: str | None) -> None:
     files = Files()
     files.arrive(chat("m1", series="daily"))
-    files.tell(paused_event(series=series))
+    files.write_inbound(paused_event(series=series))
     assert next_due(files.session_state, START) is None
     assert files.claim() == []
-    files.tell(resumed_event(series=series))
+    files.write_inbound(resumed_event(series=series))
     assert files.claim() == ["m1"]
 
 
@@ -243,10 +243,10 @@ def test_the_claims_of_one_worker_and_its_tool_decide() -> None:
     asked = {"now": files.now, "heartbeat": None}
     assert worker_fault(files.session_state, instance="w1", **asked)  # type: ignore[arg-type]
     assert not worker_fault(files.session_state, instance="w2", **asked)  # type: ignore[arg-type]
-    files.say(tool_event(name="build", limit_s=600))
+    files.write_outbound(tool_event(name="build", limit_s=600))
     assert not worker_fault(files.session_state, instance="w1", **asked)  # type: ignore[arg-type]
-    files.say(tool_event())
-    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=dead))
+    files.write_outbound(tool_event())
+    files.write_inbound(*retry_or_fail(files.session_state, files.now, is_alive=dead))
     assert not worker_fault(files.session_state, instance="w1", **asked)  # type: ignore[arg-type]
 
 
@@ -262,8 +262,8 @@ def test_a_message_is_tried_again_five_times_and_then_given_up(way: Any) -> None
         if way == "returned":
             files.finish(["m1"], "returned", error="exit code 1")
         elif way == "dropped":
-            files.say(*withdraw_old_claims(files.session_state, "w2"))
-        files.tell(
+            files.write_outbound(*withdraw_old_claims(files.session_state, "w2"))
+        files.write_inbound(
             *retry_or_fail(
                 files.session_state, files.now, is_alive=dead if way == "dead" else alive
             )
@@ -288,8 +288,8 @@ def test_a_second_try_has_the_same_batch_alone_and_the_same_name_for_its_replies
     files = Files()
     files.arrive(chat("m1", process_after=add_seconds(START, 3)), chat("m2"), chat("m3"))
     assert files.claim("w1") == ["m2", "m3"]
-    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=dead))
-    files.tell(cancelled_event(messages=["m2"]))
+    files.write_inbound(*retry_or_fail(files.session_state, files.now, is_alive=dead))
+    files.write_inbound(cancelled_event(messages=["m2"]))
     files.arrive(chat("m4"))
     files.compact()
     files.pass_time(6)
@@ -304,7 +304,7 @@ def test_what_accumulated_comes_with_another_message_when_the_one_it_came_with_i
     files = Files()
     files.arrive(chat("a1", trigger="accumulate"), chat("m1"))
     assert files.claim("w1") == ["a1", "m1"]
-    files.tell(
+    files.write_inbound(
         *retry_or_fail(files.session_state, files.now, is_alive=dead),
         cancelled_event(messages=["m1"]),
     )
@@ -325,10 +325,10 @@ def test_a_person_may_have_a_failed_message_tried_again_and_its_sender_hears_onl
         retry_by_hand(files.session_state, files.claim(), files.now)
     if by == "worker":
         files.finish(["m1", "m2"], "failed")
-        files.tell(*retry_or_fail(files.session_state, files.now, is_alive=alive))
+        files.write_inbound(*retry_or_fail(files.session_state, files.now, is_alive=alive))
     else:
-        files.tell(failed_event(messages=["m1", "m2"], reason="by hand"))
-    files.tell(*retry_by_hand(files.session_state, ["m1"], files.now))
+        files.write_inbound(failed_event(messages=["m1", "m2"], reason="by hand"))
+    files.write_inbound(*retry_by_hand(files.session_state, ["m1"], files.now))
     files.arrive(chat("m3"))
     files.compact()
     assert files.claim() == ["m1"]
@@ -347,7 +347,7 @@ def test_a_clock_that_goes_back_does_not_hold_up_a_retry_but_does_a_plan() -> No
     files = Files()
     files.arrive(chat("m1"), chat("m2", process_after=add_seconds(START, 3600)))
     files.claim("w1")
-    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=dead))
+    files.write_inbound(*retry_or_fail(files.session_state, files.now, is_alive=dead))
     assert pick(files.session_state, START, just_started=True) == []
     assert [
         found.id

@@ -78,7 +78,7 @@ def test_the_first_answer_counts_and_others_are_recorded_and_whoever_gave_them_i
 ) -> None:
     files = Files()
     one, ((session, first),) = questions.record_answer(asked(), "q", "y", REPLY, START)
-    files.tell(*questions.events_for_session(files.session_state, first))
+    files.write_inbound(*questions.events_for_session(files.session_state, first))
     wanted = {
         "id": "m",
         "trigger": "wake",
@@ -93,7 +93,7 @@ def test_the_first_answer_counts_and_others_are_recorded_and_whoever_gave_them_i
     assert [said["value"] for said in two.questions["q"].answers] == (
         ["y", second[1]] if reason else ["y"]
     )
-    files.tell(*questions.events_for_session(files.session_state, again))
+    files.write_inbound(*questions.events_for_session(files.session_state, again))
     assert (
         next_due(files.session_state, files.now) == files.now
         and files.session_state.status("m") == "pending"
@@ -291,13 +291,15 @@ def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_alw
 ):
     files = Files()
     anna, _ = deliveries.allow_destination(AgentSetup("anna"), Route("chat", "ops"), "Ops")
-    files.tell(*deliveries.update_destinations(files.session_state, RegistryState().put(anna), ROW))
+    files.write_inbound(
+        *deliveries.update_destinations(files.session_state, RegistryState().put(anna), ROW)
+    )
     assert deliveries.update_destinations(files.session_state, RegistryState().put(anna), ROW) == []
-    files.say(
+    files.write_outbound(
         *number_replies(files.session_state, [outbound_message(id="o", content="x", to="ops")])
     )
     assert route_of(files.session_state, files.outbound.messages["o"]) == Route("chat", "ops")
-    files.tell(
+    files.write_inbound(
         *deliveries.update_destinations(
             files.session_state,
             RegistryState().put(deliveries.forbid_destination(anna, "ops")),

@@ -46,7 +46,7 @@ class World(Files):
     """A session with a schedule, whose worker claims and ends what is due."""
 
     def do(self, action: str, **task: Any) -> None:
-        self.tell(
+        self.write_inbound(
             *apply_task(
                 self.session_state, {"action": action, "series": "s", **task}, "x", self.now
             )
@@ -54,7 +54,7 @@ class World(Files):
 
     def tend(self) -> None:
         while events := occurrences(self.session_state, self.now):
-            self.tell(*events)
+            self.write_inbound(*events)
 
     def head(self) -> InboundMessage:
         return live_occurrences(self.session_state)["s"]
@@ -62,7 +62,7 @@ class World(Files):
     def start(self) -> list[str]:
         """The worker claims what is due; the times that it is for."""
         picked = pick(self.session_state, self.now, just_started=False)
-        self.say(*claim(self.session_state, picked, "w"))
+        self.write_outbound(*claim(self.session_state, picked, "w"))
         return [time_of(message) for message in picked]
 
     def end(self, state: Any = "completed") -> None:
@@ -71,7 +71,7 @@ class World(Files):
             for id, claim in self.outbound.claims.items()
             if claim.state == "processing"
         }
-        self.say(ack_event(state=state, messages=held, instance="w"))
+        self.write_outbound(ack_event(state=state, messages=held, instance="w"))
         self.tend()
 
     def run(self, state: Any = "completed") -> list[str]:
@@ -87,7 +87,7 @@ def time_of(message: InboundMessage) -> str:
 
 def world(now: str, **task: Any) -> World:
     made = World(at(now))
-    made.tell(
+    made.write_inbound(
         *apply_task(made.session_state, NINE | task, "x", made.now, route=Route("chat", "room"))
     )
     return made
@@ -211,7 +211,7 @@ def test_of_a_write_that_a_power_cut_has_cut_off_one_live_row_is_left() -> None:
     files = world("2026-01-01T00:00")
     task = {"action": "update", "series": "s", "prompt": "other"}
     first, *others = apply_task(files.session_state, task, "x", files.now)
-    files.tell(first)
+    files.write_inbound(first)
     files.tend()
     (row,) = files.session_state.unfinished_messages()
     assert others and row.event["content"] == "other"
@@ -232,10 +232,10 @@ def test_a_pause_holds_even_while_an_occurrence_runs_and_what_it_held_is_not_cau
 
 def test_a_paused_session_runs_no_series_and_catches_up_as_its_series_say() -> None:
     files = world("2026-01-01T00:00")
-    files.tell(paused_event())
+    files.write_inbound(paused_event())
     files.now = at("2026-01-04T12:00")
     assert occurrences(files.session_state, files.now) == files.run() == []
-    files.tell(resumed_event())
+    files.write_inbound(resumed_event())
     files.tend()
     assert files.run() == [at("2026-01-04T09:00")]
 
@@ -248,7 +248,7 @@ def test_a_cancelled_series_is_over(state: str) -> None:
         files.start()
     files.do("cancel")
     if state == "answers":  # It had not read yet that the series was cancelled.
-        files.say(
+        files.write_outbound(
             ack_event(
                 state="completed", messages=dict.fromkeys(files.outbound.claims, 0), instance="w"
             )
@@ -323,11 +323,11 @@ def test_what_a_worker_asks_for_is_done_in_its_order_and_once_and_what_is_wrong_
     ]
     asked = [outbound_message(id=f"o{n}", kind="task", task=task) for n, task in enumerate(said)]
     asked.append(asked[0] | {"id": "o3", "series": "t", "processAfter": "at five"})  # By hand.
-    files.tell({"event": "routing", "route": Route("chat", "room").as_json()})
-    files.say(*number_replies(files.session_state, asked))
+    files.write_inbound({"event": "routing", "route": Route("chat", "room").as_json()})
+    files.write_outbound(*number_replies(files.session_state, asked))
     rounds = 0
     while events := run_next_task(files.session_state, files.now, "Europe/Berlin"):
-        files.tell(*events)
+        files.write_inbound(*events)
         rounds += 1
     assert (
         rounds == 4
@@ -375,7 +375,7 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
         if step == "start" and not claimed:
             claimed, tried = files.start(), ""
         elif step == "give up" and claimed:
-            files.tell(failed_event(messages=[files.head().id], reason="x"))
+            files.write_inbound(failed_event(messages=[files.head().id], reason="x"))
             done, claimed = done + claimed, []
         elif step in ("end", "fail") and claimed:
             held = {
@@ -383,7 +383,7 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
                 for id, claim in files.outbound.claims.items()
                 if claim.state == "processing"
             }
-            files.say(
+            files.write_outbound(
                 ack_event(
                     state="completed" if step == "end" else "failed", messages=held, instance="w"
                 )
@@ -391,8 +391,10 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
             done, claimed = done + claimed, []
         elif step == "return" and claimed:  # It is tried again, later.
             head = files.head()
-            files.say(ack_event(state="returned", messages={head.id: head.tries}, instance="w"))
-            files.tell(
+            files.write_outbound(
+                ack_event(state="returned", messages={head.id: head.tries}, instance="w")
+            )
+            files.write_inbound(
                 retry_event(messages={head.id: (head.tries + 1, later(60, files.now))}, reason="x")
             )
             claimed, tried = [], head.id
@@ -401,7 +403,7 @@ def test_no_occurrence_is_lost_or_comes_twice_whatever_clocks_and_crashes_do(
             files.inbound = fold(InboundState("s1"), files.in_events)
         elif step == "tend":
             events = occurrences(files.session_state, files.now)
-            files.tell(*events, *events)  # Twice is once.
+            files.write_inbound(*events, *events)  # Twice is once.
             files.tend()
         elif step == "compact":
             files.compact()

@@ -17,9 +17,11 @@ from tests.sessions.files import Files, chat
 
 def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     files, ignoring = Files(), Files()
-    ignoring.tell(routed_event(message="m1", agent="other", outcome="ignored", reason="no mention"))
+    ignoring.write_inbound(
+        routed_event(message="m1", agent="other", outcome="ignored", reason="no mention")
+    )
     files.pass_time(1)
-    files.tell(
+    files.write_inbound(
         routed_event(
             message="m1", agent="helper", outcome="wake", reason="a direct", wiring="c/p/helper"
         )
@@ -27,20 +29,22 @@ def test_the_way_of_a_message_is_told_in_the_order_of_time() -> None:
     files.arrive(chat("m0", route=None), chat("m1", route=None))
     files.finish(files.claim("w1"), "returned", "w1", "exit code 1")
     files.pass_time(1)
-    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: False))
+    files.write_inbound(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: False))
     files.pass_time(5)
     files.claim("w2")
     answer = outbound_message(id=reply_id("s1", "m0", 0), content="yes", in_reply_to="m0", number=0)
-    files.say(
+    files.write_outbound(
         *number_replies(
             files.session_state, [answer, outbound_message(id="by itself", content="hm")]
         ),
         *end_claims(files.session_state, ["m0", "m1"], instance="w2", state="completed"),
     )
     (out, _) = due_deliveries(files.session_state, files.now)
-    files.tell(*after_attempt(files.session_state, out, files.now, error="no route to host"))
+    files.write_inbound(
+        *after_attempt(files.session_state, out, files.now, error="no route to host")
+    )
     files.pass_time(5)
-    files.tell(
+    files.write_inbound(
         delivered_event(message=out.id, platform_id="p1"),
         delivered_event(message="by itself", platform_id="p2"),
     )
@@ -87,12 +91,12 @@ def test_an_answer_that_is_tried_again_in_the_millisecond_in_which_it_failed_sta
     files.arrive(chat("m1"))
     files.claim()
     answer = outbound_message(id=reply_id("s1", "m1", 0), content="yes", in_reply_to="m1", number=0)
-    files.say(
+    files.write_outbound(
         *number_replies(files.session_state, [answer]),
         *end_claims(files.session_state, ["m1"], instance="w1", state="completed"),
     )
-    files.tell(undeliverable_event(message=answer["id"], reason="out of order"))
-    files.tell(
+    files.write_inbound(undeliverable_event(message=answer["id"], reason="out of order"))
+    files.write_inbound(
         *retry_by_hand(files.session_state, [answer["id"]], files.now),
         delivered_event(message=answer["id"], platform_id="p1"),
     )
@@ -112,7 +116,7 @@ def test_what_waits_for_its_next_try_is_due_at_once_at_a_persons_word() -> None:
     files = Files()
     files.arrive(chat("m1"))
     files.finish(files.claim(), "returned")
-    files.tell(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: False))
+    files.write_inbound(*retry_or_fail(files.session_state, files.now, is_alive=lambda _: False))
     assert files.claim() == []
-    files.tell(*retry_by_hand(files.session_state, ["m1"], files.now))
+    files.write_inbound(*retry_by_hand(files.session_state, ["m1"], files.now))
     assert files.claim() == ["m1"]

@@ -129,15 +129,15 @@ class World:
         self.answered: list[str] = []
         self.platform: Counter[str] = Counter()
 
-    def tell(self, *events: Event) -> None:
+    def write_inbound(self, *events: Event) -> None:
         events = tuple(self.files.stamped(events))
         self.all_in += events
-        self.files.tell(*events)
+        self.files.write_inbound(*events)
 
-    def say(self, *events: Event) -> None:
+    def write_outbound(self, *events: Event) -> None:
         events = tuple(self.files.stamped(events))
         self.all_out += events
-        self.files.say(*events)
+        self.files.write_outbound(*events)
 
     def whole(self) -> SessionState:
         """The files as if they were never compacted."""
@@ -157,7 +157,7 @@ class World:
             after = add_seconds(self.files.now, number)
         sender = ("anna", "bob", None)[number % 3]
         new = chat(id, trigger=trigger, sender=sender, process_after=after, on_wake=number == 13)
-        self.tell(*receive(self.files.session_state, [new]))
+        self.write_inbound(*receive(self.files.session_state, [new]))
 
     def _again(self, number: int) -> None:
         if self.ids:
@@ -169,7 +169,7 @@ class World:
         self.starts += 1
         self.instance, self.first = f"w{self.starts}", True
         if number % 2:  # Else it dies before that.
-            self.say(*withdraw_old_claims(self.files.session_state, self.instance))
+            self.write_outbound(*withdraw_old_claims(self.files.session_state, self.instance))
             self.states |= {
                 id: "released"
                 for id, state_event in self.states.items()
@@ -197,7 +197,7 @@ class World:
                 in_reply_to=self.held[0],
                 content="On it",
             )
-            self.say(*number_replies(self.files.session_state, [said]))
+            self.write_outbound(*number_replies(self.files.session_state, [said]))
 
     def _end(self, state: Any) -> list[Event]:
         if not self.held:
@@ -217,17 +217,17 @@ class World:
         return done
 
     def _answer(self, number: int) -> None:
-        self.say(*self._end("completed"))
+        self.write_outbound(*self._end("completed"))
 
     def _return(self, number: int) -> None:
-        self.say(*self._end("returned"))
+        self.write_outbound(*self._end("returned"))
 
     def _fail(self, number: int) -> None:
-        self.say(*self._end("failed"))
+        self.write_outbound(*self._end("failed"))
 
     def _release(self, number: int) -> None:
         alive = self.instance
-        self.tell(
+        self.write_inbound(
             *retry_or_fail(
                 self.files.session_state, self.files.now, is_alive=lambda id: id == alive
             )
@@ -246,9 +246,9 @@ class World:
     def _race(self, number: int) -> None:
         """The host reads before the worker answers and dies, and writes after it."""
         events = retry_or_fail(self.files.session_state, self.files.now, is_alive=lambda _: False)
-        self.say(*self._end("completed"))
+        self.write_outbound(*self._end("completed"))
         self._die(0)
-        self.tell(*events)
+        self.write_inbound(*events)
         self._released("")
 
     def _cross(self, number: int) -> None:
@@ -258,8 +258,8 @@ class World:
         ids = self.held[:1]
         events = self._end("completed")
         if ids:
-            self.tell(cancelled_event(messages=ids))
-        self.say(*events)
+            self.write_inbound(cancelled_event(messages=ids))
+        self.write_outbound(*events)
 
     def _late(self, number: int) -> None:
         """What a worker or the host says of a message that is at its end does not count
@@ -270,13 +270,13 @@ class World:
         ]
         if over and number < 20:
             about = {over[0]: (1, self.files.now)}
-            self.tell(
+            self.write_inbound(
                 retry_event(messages=about, reason="late"),
                 failed_event(messages=over[:1], reason="late"),
             )
         elif over:
             word: Any = ("processing", "completed", "failed", "returned", "dropped")[number % 5]
-            self.say(ack_event(state=word, messages={over[-1]: 0}, instance="late"))
+            self.write_outbound(ack_event(state=word, messages={over[-1]: 0}, instance="late"))
 
     def _deliver(self, number: int) -> None:
         self._try(platform_id=f"p{number}")
@@ -289,7 +289,7 @@ class World:
             if "error" not in result:
                 self.platform[delivery_id(self.files.session_state, message)] += 1
             noted = after_attempt(self.files.session_state, message, self.files.now, **result)  # type: ignore[arg-type]
-            self.tell(*numbered(self.files.session_state, noted))
+            self.write_inbound(*numbered(self.files.session_state, noted))
 
     def _pass(self, number: int) -> None:
         self.files.pass_time(number * 3)
@@ -298,28 +298,28 @@ class World:
         self.files.pass_time(-number * 20)
 
     def _pause(self, number: int) -> None:
-        self.tell(paused_event())
+        self.write_inbound(paused_event())
 
     def _resume(self, number: int) -> None:
-        self.tell(resumed_event())
+        self.write_inbound(resumed_event())
 
     def _cancel(self, number: int) -> None:
         """Somebody cancels a message that is not at its end."""
         if self.ids and self.states[id := self.ids[number % len(self.ids)]] not in FINAL:
-            self.tell(cancelled_event(messages=[id]))
+            self.write_inbound(cancelled_event(messages=[id]))
             self.states[id] = "cancelled"
 
     def _word(self, number: int) -> None:
         """Somebody wants a message tried again."""
         with suppress(InvalidInput, ZeroDivisionError):
             id = self.ids[number % len(self.ids)]
-            self.tell(*retry_by_hand(self.files.session_state, [id], self.files.now))
+            self.write_inbound(*retry_by_hand(self.files.session_state, [id], self.files.now))
             assert self.states[id] in ("pending", "released", "failed")
             self.tries[id] += self.states[id] != "pending"
             self.states[id] = "pending"
 
     def _keep(self, number: int) -> None:
-        self.say(
+        self.write_outbound(
             state_event(key=f"k{number % 3}", value=number % 4 or None, provider=f"p{number % 2}")
         )
 
