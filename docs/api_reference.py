@@ -203,7 +203,7 @@ class _Reference:
         }
         if (part := self._named.get(kind.path)) or kind.name == "Capsule":
             meanings = {
-                field.name: field.says for field in (*PARTS[""], *PARTS.get(part, ()))
+                field.name: field.description for field in (*PARTS[""], *PARTS.get(part, ()))
             } | meanings
             for name, member in members:
                 self._named |= {
