@@ -62,8 +62,8 @@ MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 #: Seconds without work after which the worker of one session ends. The host starts another one when
 #: it is needed.
 IDLE_S = 600.0
-#: Seconds after which the worker of one session ends even if it has work, because other sessions
-#: may wait for its slot.
+#: Seconds after which the worker of one session ends even if it has work: the host runs a limited
+#: number of workers, and other sessions may wait for its slot.
 _TURN_S = 60.0
 #: The longest wait in seconds, because the system clock may have been set.
 _LOOK_S = 30.0
@@ -223,7 +223,7 @@ class Worker:
             work_in_s = self._seconds_to_next_look(max_wait_s)
             if work_in_s > 0:
                 is_over = idle_left_s <= 0
-            else:
+            else:  # There is work, but a worker of one session leaves its slot after a while.
                 is_over = bool(self._session) and time.monotonic() - started_s > _TURN_S
             if is_over:
                 return
@@ -231,10 +231,12 @@ class Worker:
             self._schedule_looks(notifier.changed_documents())
 
     def _due_sessions(self) -> list[str]:
+        """Return the sessions to look at now."""
         now = timestamps.now()
         return [id for id, due in self._next_looks.items() if due is not None and due <= now]
 
     def _seconds_to_next_look(self, default_s: float) -> float:
+        """Return how long no session is due. `default_s`: none has a time."""
         due_times_s = [
             timestamps.ms_of(due) / 1000 for due in self._next_looks.values() if due is not None
         ]
@@ -271,6 +273,7 @@ class Worker:
         just_started = id not in self._sessions
         has_worked = False
         try:
+            # A worker of one session has the lock already.
             with (
                 nullcontext(self._lease)
                 if self._lease
