@@ -1,8 +1,10 @@
-"""Put Capsule's hooks into the settings of a client, or take them out.
+"""Plan how Capsule's hooks are added to the settings of a client, or removed.
+
+Nothing is written here. A `SettingsChange` has the old and the new text of the file.
 
 What must stay true: the promises of `capsule.mcp_server.clients.settings` about files hold here too.
 Capsule's hooks are those whose command runs `WORDS`. A change touches no other hook, and removing
-leaves nothing of Capsule's behind.
+the hooks leaves nothing of Capsule's behind.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from capsule.mcp_server.clients.settings import (
 )
 from capsule.messaging.doorbells import HOOK_EVENTS
 
-#: The words behind the program's own in the command of every hook of ours.
+#: The words after the program's own in the command of each of Capsule's hooks.
 WORDS = ("agent", "wake", "hook")
-_OURS = re.compile(" agent wake hook ")
+_OWN_COMMAND = re.compile(" agent wake hook ")
 
 #: The programs with hooks. A project's hooks name a path of this machine, so they go where nobody
 #: commits them if such a file exists.
@@ -68,84 +70,108 @@ def install(
     program: Sequence[str],
     options: Sequence[str],
 ) -> SettingsChange:
-    """Work out how a program comes to have our hooks.
+    """Plan the change that adds Capsule's hooks to the settings of a client.
 
     Args:
+        client: The client.
+        scope: Whether its settings for the user or for a project are changed.
+        places: The folders of this machine.
         program: The words that start `capsule`.
-        options: What every hook's command has besides, like the store.
+        options: More options of each hook's command, such as the store.
 
     Raises:
-        InvalidInput: The program would read a word as something else.
-        InvalidDocument: The file can't be read as what it should be; the message has line and
-            column.
+        InvalidInput: The client would read a word as something else.
+        InvalidDocument: The file does not parse. The message has the line and the column.
     """
     ensure_literal((*program, *options))
-    ours = {}
+    new_hooks = {}
     for event, fields in HOOK_EVENTS[client.name].items():
         command = shlex.join([*program, *WORDS, client.name, event, *options])
-        ours[event] = [{"type": "command", "command": command, **fields}]
+        new_hooks[event] = [{"type": "command", "command": command, **fields}]
     file = read_settings(client, client.files(scope, places)[0])
-    others, present = _separate_hooks(file)
-    if present == ours:
+    hooks, own_hooks = _separate_hooks(file)
+    if own_hooks == new_hooks:
         return SettingsChange(client, scope, file.path)
-    for event, handlers in ours.items():
-        others[event] = [*others.get(event, []), {"hooks": handlers}]
-    paste = json.dumps(
-        {"hooks": {event: [{"hooks": handlers}] for event, handlers in ours.items()}}, indent=2
-    )
-    return _plan(file, scope, others, paste)
+    groups = {event: [{"hooks": handlers}] for event, handlers in new_hooks.items()}
+    for event, group in groups.items():
+        hooks[event] = hooks.get(event, []) + group
+    paste = json.dumps({"hooks": groups}, indent=2)
+    return _settings_change(file, scope, hooks, paste)
 
 
 def uninstall(client: McpProgram, scope: Scope, places: MachinePaths) -> SettingsChange:
-    """Work out how a program comes to forget our hooks. Raises InvalidDocument,
-    as `install` does.
+    """Plan the change that removes Capsule's hooks from the settings of a client.
+
+    Raises InvalidDocument, as `install` does.
     """
     file = read_settings(client, client.files(scope, places)[0])
-    others, present = _separate_hooks(file)
-    if not present:
+    hooks, own_hooks = _separate_hooks(file)
+    if not own_hooks:
         return SettingsChange(client, scope, file.path)
-    return _plan(file, scope, others, f"remove the hooks that run: {shlex.join(WORDS)}")
+    paste = f"remove the hooks that run: {shlex.join(WORDS)}"
+    return _settings_change(file, scope, hooks, paste)
 
 
 def _separate_hooks(file: SettingsFile) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The hooks of others as they stand, and ours by event."""
-    others: dict[str, Any] = {}
-    ours: dict[str, list[Any]] = {}
+    """Return the settings of hooks without Capsule's, and Capsule's own by event.
+
+    Raises InvalidDocument if an event that Capsule uses has no list of groups.
+    """
+    other_hooks: dict[str, Any] = {}
+    own_hooks: dict[str, list[Any]] = {}
     for event, groups in file.value.get("hooks", {}).items():
-        is_groups = isinstance(groups, list) and all(
-            isinstance(group, dict) and isinstance(group.get("hooks"), list) for group in groups
-        )
-        if not is_groups:
-            if event in HOOK_EVENTS[file.client.name]:
-                reason = "is not a list of groups of hooks; correct it first"
-                raise InvalidDocument.of([Problem(file.path, 0, 0, f"/hooks/{event}", reason)])
-            others[event] = groups
-            continue
-        mine = [handler for group in groups for handler in group["hooks"] if _is_ours(handler)]
-        kept = [
-            {**group, "hooks": [it for it in group["hooks"] if not _is_ours(it)]}
-            for group in groups
-        ]
-        kept = [
-            new for new, group in zip(kept, groups, strict=True) if new["hooks"] or new == group
-        ]
-        if mine:
-            ours[event] = mine
-        if kept or not mine:
-            others[event] = kept
-    return others, ours
+        if _is_list_of_groups(groups):
+            other_groups, own_handlers = _separate_groups(groups)
+            if own_handlers:
+                own_hooks[event] = own_handlers
+            if other_groups or not own_handlers:
+                other_hooks[event] = other_groups
+        elif event in HOOK_EVENTS[file.client.name]:
+            reason = "is not a list of groups of hooks; correct it first"
+            raise InvalidDocument.of([Problem(file.path, 0, 0, f"/hooks/{event}", reason)])
+        else:
+            other_hooks[event] = groups
+    return other_hooks, own_hooks
 
 
-def _is_ours(handler: Any) -> bool:
+def _is_list_of_groups(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(group, dict) and isinstance(group.get("hooks"), list) for group in value
+    )
+
+
+def _separate_groups(groups: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+    """Return the groups without Capsule's handlers, and these. A group with no other handler is
+    left out.
+    """
+    other_groups = []
+    own_handlers = []
+    for group in groups:
+        own = [handler for handler in group["hooks"] if _is_own(handler)]
+        others = [handler for handler in group["hooks"] if not _is_own(handler)]
+        own_handlers += own
+        if others or not own:
+            other_groups.append({**group, "hooks": others})
+    return other_groups, own_handlers
+
+
+def _is_own(handler: Any) -> bool:
+    """Return whether a handler is one of Capsule's."""
     command = handler.get("command") if isinstance(handler, dict) else None
-    return isinstance(command, str) and _OURS.search(command) is not None
+    return isinstance(command, str) and _OWN_COMMAND.search(command) is not None
 
 
-def _plan(file: SettingsFile, scope: Scope, hooks: dict[str, Any], paste: str) -> SettingsChange:
-    wanted = copy.deepcopy(file.value) | {"hooks": hooks}
+def _settings_change(
+    file: SettingsFile, scope: Scope, hooks: dict[str, Any], paste: str
+) -> SettingsChange:
+    """Return the change that sets the hooks in a file. If it can't be made without losing comments,
+    it has only the text to paste.
+    """
+    settings = copy.deepcopy(file.value)
+    settings["hooks"] = hooks
     if not hooks:
-        del wanted["hooks"]
-    after = file.text_with(wanted)
-    if after is None:
+        del settings["hooks"]
+    new_text = file.text_with(settings)
+    if new_text is None:
         return SettingsChange(file.client, scope, file.path, paste=paste)
-    return SettingsChange(file.client, scope, file.path, before=file.text, after=after)
+    return SettingsChange(file.client, scope, file.path, before=file.text, after=new_text)

@@ -1,9 +1,10 @@
-"""How a client learns of messages without `listen`: a line below another answer, its doorbell, and a
-notice in its project.
+"""How an MCP client learns of unread messages without calling `listen`: by a line below another
+answer, by its doorbell, and by a notice in its project when it leaves.
+
+A notification of the protocol would start no turn of a model, so it is not used.
 
 What must stay true: the line reports a new message once, and never contains its text. The task that
-rings costs next to nothing while nothing changes. A notification of the protocol starts no turn of
-a model, which is why there are doorbells.
+rings doorbells costs next to nothing while nothing changes.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("capsule")
-#: Seconds between two looks while messages wait: a doorbell rings again after a minute at the
-#: earliest.
-_AGAIN_S = 30.0
-#: Seconds between two looks while others write much; whoever sends a message rings at once.
+#: The seconds after which the doorbells are checked again while messages are unread. A doorbell
+#: rings again after a minute at the earliest.
+_RECHECK_S = 30.0
+#: The seconds between two checks at least. The sender of a message rings at once anyway.
 _PAUSE_S = 2.0
 
 
 class ClientInbox:
-    """How far one client was told of its messages.
+    """The messages that one client was shown.
 
     Args:
         store: The client's store.
@@ -48,66 +49,69 @@ class ClientInbox:
 
     def __init__(self, store: CoreStore) -> None:
         self._store = store
-        #: Of each conversation the newest message that the client was told of or given.
-        self._told: dict[str, str] = {}
+        #: The newest message of each conversation that the client got or that a line counted.
+        self._last_shown: dict[str, str] = {}
         self._messages: Messages | None = None
 
-    def line(self) -> str:
-        """The line below another answer; empty: the client was told of all that is unread. Costs an
-        inbox.
+    def unread_line(self) -> str:
+        """Return the line below another answer. Empty: an earlier line reported everything that is
+        unread.
+
+        Cost: as `Messages.inbox`.
         """
-        inbox = mail_of(self._store).inbox()
+        inbox = messages_of(self._store).inbox()
         newest = {item.id: item.last.id for item in inbox.conversations}
-        is_known = newest.items() <= self._told.items()
-        self._told |= newest
-        return (
-            ""
-            if is_known
-            else f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
-        )
+        is_reported = newest.items() <= self._last_shown.items()
+        self._last_shown |= newest
+        if is_reported:
+            return ""
+        return f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
 
     @property
     def messages(self) -> Messages:
-        """What the client listens with: its next call acknowledges what the last one gave."""
+        """The messages for the client's calls of `listen`. The next call acknowledges what the last
+        one returned.
+        """
         if self._messages is None:
             from capsule.messaging.messages import Messages
 
             self._messages = Messages(self._store)
         return self._messages
 
-    def lost(self) -> None:
-        """Note that an answer did not reach the client: what was given and not acknowledged is
-        given again.
+    def discard_unacknowledged(self) -> None:
+        """Forget what was returned and not acknowledged. The next call returns it again.
+
+        It is called when an answer did not reach the client.
         """
         self._messages = None
 
-    def got(self, mail: Iterable[Mail]) -> None:
-        """Note that the client was given messages, in the order of their conversations."""
-        self._told |= {each.conversation: each.id for each in mail}
+    def record_shown(self, mail: Iterable[Mail]) -> None:
+        """Record that the client got messages. Those of a conversation are in its order."""
+        for message in mail:
+            self._last_shown[message.conversation] = message.id
 
 
-def mail_of(store: CoreStore) -> Messages:
-    """The messages of a store."""
+def messages_of(store: CoreStore) -> Messages:
+    """Return the messages of a store."""
     from capsule.messaging.messages import Messages
 
     return store.inner.object_of(Messages)
 
 
-def reader_of(stores: ClientStores, ctx: ServerRequestContext[Any, Any]) -> ClientInbox:
-    """How far the client of a request was told of its messages."""
+def inbox_of_client(stores: ClientStores, ctx: ServerRequestContext[Any, Any]) -> ClientInbox:
+    """Return the inbox of the client of a request."""
     client = stores.client(ctx)
     if "messaging" not in client.room_state:
         client.room_state.setdefault("messaging", ClientInbox(client.store))
-    reader: ClientInbox = client.room_state["messaging"]
-    return reader
+    inbox: ClientInbox = client.room_state["messaging"]
+    return inbox
 
 
 class UnreadLineMiddleware:
-    """A middleware of the SDK's: ends the answers of the other tools with the line, errors too; in
-    data it is a field.
+    """A middleware of the SDK that adds the line about unread messages to the answers of all tools
+    but `listen`, also to errors. In structured answers it is the field `newMessages`.
 
-    It also opens the store of a client with its handshake: its agent is online from then on, and
-    not from a first call.
+    It also opens the store of a client at its handshake, so that its agent is online from then on.
     """
 
     def __init__(self, stores: ClientStores) -> None:
@@ -125,34 +129,36 @@ class UnreadLineMiddleware:
 
                 raise MCPError(INVALID_PARAMS, explained(error)) from error
         result = await call_next(ctx)
-        is_other = ctx.method == "tools/call" and (ctx.params or {}).get("name") != "listen"
-        if is_other and isinstance(result, dict) and result.get("content"):
-            try:
-                line = await anyio.to_thread.run_sync(reader_of(self._stores, ctx).line)
-            except CapsuleError as error:
-                _log.warning("could not tell a client of unread messages: %s", error.message)
-                return result
-            if line:
-                result["content"][-1]["text"] += f"\n{line}"
-                if (
-                    "structuredContent" in result
-                ):  # Which is all that some clients show their model.
-                    result["structuredContent"]["newMessages"] = line
+        is_tool = ctx.method == "tools/call" and (ctx.params or {}).get("name") != "listen"
+        if not is_tool or not isinstance(result, dict) or not result.get("content"):
+            return result
+        try:
+            inbox = inbox_of_client(self._stores, ctx)
+            line = await anyio.to_thread.run_sync(inbox.unread_line)
+        except CapsuleError as error:
+            _log.warning("could not tell a client of unread messages: %s", error.message)
+            return result
+        if line:
+            result["content"][-1]["text"] += f"\n{line}"
+            if "structuredContent" in result:  # Some clients show nothing else to their model.
+                result["structuredContent"]["newMessages"] = line
         return result
 
 
-def enrol(store: CoreStore, name: str | None, folder: str | None, is_project: bool) -> str:
-    """Register the agent that a client is, as `Agents.ensure` takes it; gives its id."""
+def register_agent(store: CoreStore, name: str | None, folder: str | None, is_project: bool) -> str:
+    """Register the agent of a client, and return its id. Args as for `Agents.ensure`."""
     return store.inner.object_of(Agents).ensure(name, folder, is_project=is_project)
 
 
-def arrive(store: CoreStore) -> None:
-    """Let a client come: its agent is online from now on."""
+def set_online(store: CoreStore) -> None:
+    """Announce that the agent of a client is online."""
     store.inner.object_of(Agents).serve()
 
 
-def leave(store: CoreStore) -> None:
-    """Let a client go: its agent is away from now on, and its project says what it has not read."""
+def set_offline(store: CoreStore) -> None:
+    """End what announces that the agent of a client is online, and write the notices about its
+    unread messages.
+    """
     from capsule.messaging import notices
 
     store.release()
@@ -160,38 +166,39 @@ def leave(store: CoreStore) -> None:
     notices.update(store, str(store.agent))
 
 
-async def ring(stores: ClientStores) -> None:
-    """Ring for the agents of these stores while messages wait and they don't listen; runs until it
-    is cancelled.
+async def ring_doorbells(stores: ClientStores) -> None:
+    """Ring the doorbells of the agents of clients while they have unread messages and do not listen.
+
+    It runs until it is cancelled.
     """
     cursor: str | None = None
     while True:
         try:
             store = stores.server_store()
-            if cursor is None:  # Before the first look, so that nothing is missed in between.
+            if cursor is None:  # Before the first check, so that nothing is missed in between.
                 cursor = (await anyio.to_thread.run_sync(store.changes)).cursor
-            waits = await anyio.to_thread.run_sync(_ring, stores)
-            cursor = (
-                await store.await_changes(cursor, timeout_s=_AGAIN_S if waits else None)
-            ).cursor
+            has_unread = await anyio.to_thread.run_sync(_ring_due_doorbells, stores)
+            timeout_s = _RECHECK_S if has_unread else None
+            changes = await store.await_changes(cursor, timeout_s=timeout_s)
+            cursor = changes.cursor
         except CapsuleError as error:
             _log.warning("doorbells are not rung for now: %s", error.message)
-            cursor = None  # It may be one that the store knows no more.
+            cursor = None  # The store may no longer accept the cursor.
         except Exception:
             _log.exception("doorbells are no longer rung")
             return
         await anyio.sleep(_PAUSE_S)
 
 
-def _ring(stores: ClientStores) -> bool:
-    """Ring each doorbell that is due; whether messages wait for anybody."""
+def _ring_due_doorbells(stores: ClientStores) -> bool:
+    """Ring each doorbell that is due. Return whether any agent with a doorbell has unread messages."""
     from capsule.messaging import doorbells
 
-    waits = False
+    has_unread = False
     for store in stores.agent_stores():
         agent = str(store.agent)
-        if doorbells.load_targets(store, agent).targets and mail_of(store).pointer():
-            waits = True
+        if doorbells.load_targets(store, agent).targets and messages_of(store).pointer():
+            has_unread = True
             if not store.inner.object_of(Agents).get(agent).listening:
-                doorbells.ring(store, agent, mail_of(store).pointer)
-    return waits
+                doorbells.ring(store, agent, messages_of(store).pointer)
+    return has_unread

@@ -349,6 +349,7 @@ async def test_a_group_is_made_joined_renamed_and_left(store: Store, era: str) -
             "manage_group", {"action": "add", "id": id, "agents": ["carl"]}
         )
         assert data(answer)["groups"][0]["members"] == ["anna", "bob", "carl"]
+        assert text(answer).startswith(f"Added: {id}")
         await sent(carl, "hello", "", conversation=id)
         assert await heard(anna, conversation=id) == ["hello"]
         await bob.call_tool("manage_group", {"action": "rename", "id": id, "name": "Ship"})
