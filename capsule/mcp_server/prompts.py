@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.store.store import CoreStore
 
+#: The limit of the protocol.
 _MAX_COMPLETIONS = 100
+#: The times that are offered for `since`.
 _SINCE = ("24h", "1h", "3d", "7d", "30d")
 Conversation = Annotated[str, Field(description="Its title, its id, a prefix of it, or @last")]
+#: The most conversations that `catch_up` lists.
 _MAX_CONVERSATIONS = 20
 
 
@@ -133,51 +136,56 @@ async def completed(
 
 
 def _completions(
-    store: CoreStore, choices: Mapping[str, Sequence[str]], name: str, typed_prefix: str
+    store: CoreStore, choices: Mapping[str, Sequence[str]], name: str, typed: str
 ) -> list[str] | None:
+    """Return the values of an argument that match a typed text. None: its values are unknown."""
     fixed = {"kind": schema.kinds(), "since": _SINCE, "message": ("@last",), **choices}.get(name)
     if fixed is not None:
-        return [value for value in fixed if value.startswith(typed_prefix)]
+        return [value for value in fixed if value.startswith(typed)]
     if name not in ("id", "conversation", "title", "tag"):
         return None
     heads = [head for head in store.list(Filter(archived=None)).heads if not head.damaged]
-    folded_prefix = typed_prefix.casefold()
-    if name == "tag":
-        return _matching_texts((tag for head in heads for tag in head.tags), folded_prefix)
-    if name == "id":
-        return [
-            head.id
-            for head in heads
-            if head.id.startswith(typed_prefix)
-            or (typed_prefix and _contains(head.title, folded_prefix))
-        ]
-    if name == "title":
-        return _matching_texts((head.title for head in heads), folded_prefix)
-    return _matching_names(heads, typed_prefix, folded_prefix)
+    match name:
+        case "tag":
+            return _matching_texts((tag for head in heads for tag in head.tags), typed)
+        case "title":
+            return _matching_texts((head.title for head in heads), typed)
+        case "id":
+            return _matching_ids(heads, typed)
+    return _matching_names(heads, typed)
 
 
-def _matching_texts(texts: Iterable[str], folded_prefix: str) -> list[str]:
-    """Return the texts that contain `folded_prefix`, each once, without texts that have hidden
+def _matching_texts(texts: Iterable[str], typed: str) -> list[str]:
+    """Return the texts that contain what was typed, each once, without texts that have hidden
     characters.
     """
     return [
         text
         for text in dict.fromkeys(texts)
-        if text and _contains(text, folded_prefix) and text == visible(text)
+        if text and _contains(text, typed) and text == visible(text)
     ]
 
 
-def _matching_names(heads: list[Head], typed_prefix: str, folded_prefix: str) -> list[str]:
+def _matching_ids(heads: list[Head], typed: str) -> list[str]:
+    """Return the ids that begin with what was typed, and those whose title contains it."""
+    ids = []
+    for head in heads:
+        if head.id.startswith(typed) or (typed and _contains(head.title, typed)):
+            ids.append(head.id)
+    return ids
+
+
+def _matching_names(heads: list[Head], typed: str) -> list[str]:
     """Return the names of matching conversations: the title, or the id if the title is not unique."""
     title_counts = Counter(head.title for head in heads)
-    return [
-        head.title
-        if head.title and title_counts[head.title] == 1 and head.title == visible(head.title)
-        else head.id
-        for head in heads
-        if _contains(head.title, folded_prefix) or head.id.startswith(typed_prefix)
-    ]
+    names = []
+    for head in heads:
+        if not (_contains(head.title, typed) or head.id.startswith(typed)):
+            continue
+        is_unique = bool(head.title) and title_counts[head.title] == 1
+        names.append(head.title if is_unique and head.title == visible(head.title) else head.id)
+    return names
 
 
-def _contains(text: str, folded_prefix: str) -> bool:
-    return folded_prefix in text.casefold()
+def _contains(text: str, typed: str) -> bool:
+    return typed.casefold() in text.casefold()

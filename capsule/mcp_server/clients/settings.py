@@ -53,26 +53,24 @@ class ServerEntry:
         """Return how the entry starts the server, in any form. None: it starts no program, or can't
         be read.
         """
-        value = self.value
-        command, args = value.get("command"), value.get("args", [])
-        words = (
-            command
-            if isinstance(command, list)
-            else [command, *args]
-            if isinstance(args, list)
-            else []
-        )
-        env = value.get("env", value.get("environment")) or {}
-        if (
-            not words
-            or not all(isinstance(word, str) for word in words)
-            or not isinstance(env, dict)
-        ):
+        command = self.value.get("command")
+        args = self.value.get("args", [])
+        words = []
+        if isinstance(command, list):
+            words = command
+        elif isinstance(args, list):
+            words = [command, *args]
+        if not words or not all(isinstance(word, str) for word in words):
             return None
-        cwd = value.get("cwd")
-        variables = {str(name): str(text) for name, text in env.items()}
+        variables = self.value.get("env", self.value.get("environment")) or {}
+        if not isinstance(variables, dict):
+            return None
+        cwd = self.value.get("cwd")
         return LaunchCommand(
-            words[0], tuple(words[1:]), variables, cwd if isinstance(cwd, str) else None
+            command=words[0],
+            args=tuple(words[1:]),
+            env={str(name): str(text) for name, text in variables.items()},
+            cwd=cwd if isinstance(cwd, str) else None,
         )
 
     @property
@@ -150,23 +148,24 @@ def install(
     ensure_literal((launch.command, *launch.args))
     file = _files(client, scope, places)[0]
     entry = file.entry()
+    new_launch = launch
+    old_value: dict[str, Any] = {}
     if entry is not None:
         file.ensure_starts_capsule(entry, force)
-        if entry.starts_capsule and entry.launch is not None:
-            launch = replace(
-                launch, args=(*launch.args, *_preserved_options(entry.launch.args, launch.args))
-            )
-    new_value = client.entry(launch)
-    value = (
-        {**entry.value, **new_value} if entry is not None and entry.starts_capsule else new_value
-    )
+        if entry.starts_capsule:
+            old_value = entry.value
+            if entry.launch is not None:
+                preserved = _preserved_options(entry.launch.args, launch.args)
+                new_launch = replace(launch, args=(*launch.args, *preserved))
+    value = {**old_value, **client.entry(new_launch)}
     if entry is not None and value == entry.value:
-        return SettingsChange(client, scope, file.path, launch=launch)
-    if commands := client.add_commands(scope, places, launch):
-        if entry is not None:
-            commands = (*client.remove_commands(scope, places), *commands)
-        return SettingsChange(client, scope, file.path, commands, launch=launch)
-    return replace(file.plan(scope, value), launch=launch)
+        return SettingsChange(client, scope, file.path, launch=new_launch)
+    commands = client.add_commands(scope, places, new_launch)
+    if not commands:
+        return replace(file.plan(scope, value), launch=new_launch)
+    if entry is not None:
+        commands = (*client.remove_commands(scope, places), *commands)
+    return SettingsChange(client, scope, file.path, commands, launch=new_launch)
 
 
 def ensure_literal(words: Iterable[str]) -> None:
@@ -231,7 +230,7 @@ def apply(plan: SettingsChange, places: MachinePaths, backup_folder: str) -> str
     Args:
         plan: The plan.
         places: The paths of this machine.
-        copies: The folder for the backup, which is made if it does not exist.
+        backup_folder: The folder for the backup, which is made if it does not exist.
 
     Raises:
         Refused, StorageFailed: The program's own command failed, or the system refused.
@@ -267,7 +266,9 @@ def _replace(plan: SettingsChange, backup_folder: str) -> str | None:
     symlink.
     """
     assert plan.after is not None
-    target, backup, old_data = os.path.realpath(plan.path), None, None
+    target = os.path.realpath(plan.path)
+    backup = None
+    old_data = None
     if plan.before is not None:
         old_data = plan.before.encode()
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
@@ -275,7 +276,7 @@ def _replace(plan: SettingsChange, backup_folder: str) -> str | None:
         with translate_errors(backup, "write"):
             os.makedirs(backup_folder, mode=0o700, exist_ok=True)
         replace_file(backup, None, old_data)
-    # What is new may come to hold secrets of other servers: only its owner may read it.
+    # A new file may get secrets of other servers later, so only its owner may read it.
     replace_file(target, old_data, plan.after.encode())
     return backup
 
@@ -351,25 +352,23 @@ class SettingsFile:
 
     def plan(self, scope: Scope, value: dict[str, Any] | None) -> SettingsChange:
         """Return the plan that sets our entry to `value`. None removes the entry."""
+        name = ".".join(self.keys)
         is_toml = self.path.endswith(".toml")
-        # A text or a list of texts is written in TOML as in JSON.
-        lines = (
-            f"{name} = {json.dumps(part, ensure_ascii=False)}"
-            for name, part in (value or {}).items()
-        )
-        toml = "\n".join([f"[{'.'.join(self.keys)}]", *lines])
+        # A text and a list of texts have the same form in TOML and in JSON.
+        lines = [f"[{name}]"]
+        for key, part in (value or {}).items():
+            lines.append(f"{key} = {json.dumps(part, ensure_ascii=False)}")
+        toml = "\n".join(lines)
         is_empty = not (self.text or "").strip()
-        after = (
-            self._json(value)
-            if not is_toml
-            else f"{toml}\n"
-            if is_empty and value is not None
-            else None
-        )
-        if after is not None:
-            return SettingsChange(self.client, scope, self.path, before=self.text, after=after)
+        new_text = None
+        if not is_toml:
+            new_text = self._json(value)
+        elif is_empty and value is not None:
+            new_text = f"{toml}\n"
+        if new_text is not None:
+            return SettingsChange(self.client, scope, self.path, before=self.text, after=new_text)
         if value is None:
-            paste = f"take {'.'.join(self.keys)} out of it"
+            paste = f"take {name} out of it"
         elif is_toml:
             paste = toml
         else:
@@ -377,6 +376,9 @@ class SettingsFile:
         return SettingsChange(self.client, scope, self.path, paste=paste)
 
     def _json(self, value: dict[str, Any] | None) -> str | None:
+        """Return the text of the file in JSON with our entry set to `value`. None: comments would
+        be lost.
+        """
         return self.text_with(_set_nested(copy.deepcopy(self.value), self.keys, value))
 
     def text_with(self, new_value: dict[str, Any]) -> str | None:

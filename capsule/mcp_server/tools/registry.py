@@ -52,18 +52,32 @@ def lean(schema: Any, definitions: Mapping[str, Any] = {}) -> Any:
         return [lean(item, definitions) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    definitions = {**definitions, **schema.get("$defs", {})}
+    known_definitions = {**definitions, **schema.get("$defs", {})}
     if "$ref" in schema:
-        return lean(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
-    if len(options) == 1:
-        schema = {key: value for key, value in schema.items() if key != "anyOf"} | options[0]
+        name = schema["$ref"].rpartition("/")[2]
+        return lean(known_definitions[name], known_definitions)
     result: dict[str, Any] = {}
-    for key, value in schema.items():
+    for key, value in _without_null(schema).items():
         if key == "properties":
-            result[key] = {name: lean(part, definitions) for name, part in value.items()}
-        elif key == "$defs" or (key == "title" and isinstance(value, str)):
-            continue
-        elif key != "default" or value not in (None, False, 0, "", [], {}):
-            result[key] = lean(value, definitions)
+            result[key] = {name: lean(part, known_definitions) for name, part in value.items()}
+        elif _is_useful(key, value):
+            result[key] = lean(value, known_definitions)
     return result
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema in which a choice between one type and null is replaced by that type."""
+    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    if len(options) != 1:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "anyOf"}
+    return {**rest, **options[0]}
+
+
+def _is_useful(key: str, value: Any) -> bool:
+    """Return whether a part of a schema tells a model something."""
+    if key == "$defs":
+        return False
+    if key == "title":
+        return not isinstance(value, str)
+    return key != "default" or value not in (None, False, 0, "", [], {})

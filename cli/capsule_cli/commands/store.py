@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -410,30 +409,37 @@ def migrate(
             files += _files(name)
         else:
             ids.append(name)
-    uses_store = bool(ids) or not names
-    if uses_store:
-        _migrate_database(check=check)
-    with open_core_store() if uses_store else nullcontext() as store:
-        jobs = {("path", file): partial(_migrate_file, file) for file in files}
-        if store is not None:
-            chosen_ids = map(store.resolve, ids) if names else sorted(store.ids())
-            jobs |= {("id", id): partial(store.edits.migrate, id) for id in chosen_ids}
+    jobs: dict[tuple[str, str], Callable[..., list[str]]] = {}
+    for file in files:
+        jobs["path", file] = partial(_migrate_file, file)
+    if names and not ids:
         results, errors = _run_migrations(jobs, check=check)
+    else:
+        _migrate_database(check=check)
+        with open_core_store() as store:
+            for id in map(store.resolve, ids) if names else sorted(store.ids()):
+                jobs["id", id] = partial(store.edits.migrate, id)
+            results, errors = _run_migrations(jobs, check=check)
+    _print_migrations(results, len(errors), noun="file" if files else "conversation", check=check)
+    exit_with_errors(errors)
+    if check and any(result["changes"] for result in results):
+        raise typer.Exit(1)
+
+
+def _print_migrations(
+    results: list[dict[str, Any]], failed: int, *, noun: str, check: bool
+) -> None:
+    """Print a line for each change, and the counts."""
     changed = [result for result in results if result["changes"]]
     lines = []
     for result in changed:
         subject = result.get("id") or result["path"]
         lines += [escape_controls(f"{subject}: {change}") for change in result["changes"]]
     outcome = "would change" if check else "changed"
-    total = (
-        f"{with_count(len(jobs), 'file' if files else 'conversation')}: {len(changed)} {outcome}"
-    )
-    if errors:
-        total += f", {len(errors)} failed"
+    total = f"{with_count(len(results), noun)}: {len(changed)} {outcome}"
+    if failed:
+        total += f", {failed} failed"
     print_answer(results, "\n".join([*lines, total]))
-    exit_with_errors(errors)
-    if check and changed:
-        raise typer.Exit(1)
 
 
 def _run_migrations(

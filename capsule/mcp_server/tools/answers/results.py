@@ -265,12 +265,15 @@ def conversation_output(head: Head, me: str) -> ConversationOutput:
         pinned=head.pinned,
         archived=head.archived,
         mcp_servers=server_switches(head),
-        locked_by=None
-        if not head.lock
-        else "you"
-        if head.lock.get("instanceId") == me
-        else describe_holder(head.lock),
+        locked_by=_holder(head, me),
     )
+
+
+def _holder(head: Head, me: str) -> str | None:
+    """Return the holder of a conversation's lock in words. None: it is not locked."""
+    if not head.lock:
+        return None
+    return "you" if head.lock.get("instanceId") == me else describe_holder(head.lock)
 
 
 def server_switches(head: Head) -> dict[str, bool]:

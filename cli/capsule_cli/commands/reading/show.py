@@ -67,21 +67,18 @@ def show(
         around=around,
     )
     refuse_if(
-        follow and (raw or markdown or rendered or for_model or all_ or around or at),
+        follow and any((raw, markdown, rendered, for_model, all_, around, at)),
         "it goes with --last and --json only",
         "--follow",
     )
-    refuse_if(
-        (budget is not None or context) and not for_model,
-        "--budget and --context are for --for-model",
-    )
+    has_model_options = budget is not None or context
+    refuse_if(has_model_options and not for_model, "--budget and --context are for --for-model")
     refuse_if(last == 0 and not follow, "--last 0 needs --follow", "--last")
     if follow:
         from capsule_cli.commands.reading.watch import follow_conversation
 
         follow_conversation(id, 10 if last is None else last)
-        return
-    if for_model:
+    elif for_model:
         from capsule_cli.commands.reading.summaries import print_transcript
 
         refuse_if(
@@ -90,28 +87,46 @@ def show(
             "--for-model",
         )
         print_transcript(id, at, budget, context=context)
-        return
-    announce = not (raw or global_options.json)
-    with open_version(id, at, announce=announce) as (store, conversation_id), paged():
-        if raw:
-            print_stored_bytes(store.read(conversation_id))
-        elif global_options.json and not selects_messages:
-            _print_document(store, conversation_id, is_past=at is not None)
-        else:
-            messages, tree = _selected(store, conversation_id, last, around, span, all_=all_)
-            if global_options.json:
-                print_json_bytes(encoded([message for _, message in messages]))
-                return
-            if at is None:
-                from capsule_cli.commands.reading.summaries import print_standing
+    else:
+        form: Form = "plain"
+        if markdown:
+            form = "markdown"
+        elif rendered:
+            form = "rendered"
+        announce = not (raw or global_options.json)
+        with open_version(id, at, announce=announce) as (store, conversation_id), paged():
+            if raw:
+                print_stored_bytes(store.read(conversation_id))
+            elif global_options.json and not selects_messages:
+                _print_document(store, conversation_id, is_past=at is not None)
+            else:
+                messages, tree = _selected(store, conversation_id, last, around, span, all_=all_)
+                _print_messages(
+                    store, conversation_id, messages, tree, form, is_past=at is not None, all_=all_
+                )
 
-                print_standing(store, conversation_id)
-            form: Form = "plain"
-            if markdown:
-                form = "markdown"
-            elif rendered:
-                form = "rendered"
-            render(store.head(conversation_id), messages, tree, form=form, all_=all_)
+
+def _print_messages(
+    store: CoreStore,
+    id: str,
+    messages: list[MessageAt],
+    tree: Tree | None,
+    form: Form,
+    *,
+    is_past: bool,
+    all_: bool,
+) -> None:
+    """Print messages in a form, or as a JSON array. For a present summary the state of its source is
+    printed on stderr.
+    """
+    if global_options.json:
+        print_json_bytes(encoded([message for _, message in messages]))
+        return
+    if not is_past:
+        from capsule_cli.commands.reading.summaries import print_standing
+
+        print_standing(store, id)
+    render(store.head(id), messages, tree, form=form, all_=all_)
 
 
 def _check_options(

@@ -212,26 +212,34 @@ def _discover(format: str | None, *, yes: bool) -> list[str]:
 
     Raises typer.Exit: nothing was found.
     """
+    is_chosen = yes or format is not None
     places = _discovered_places(format)
-    if not places or not (yes or format is not None):
+    if not places or not is_chosen:
         columns = ("format", "path", "files", "bytes")
         rows = [[str(place[name]) for name in columns] for place in places]
         empty = "no conversations of other programs were found"
         print_list({"found": places}, columns, rows, empty, last="path")
-    if not (yes or format is not None):
+    if not is_chosen:
         if not places:
             raise typer.Exit(NotFound.exit_code)
-        if not (in_terminal() and sys.stdin.isatty()) or global_options.json:
-            return []
-        choice = typer.prompt(
-            "Import which formats (names with spaces, or all)", default="", show_default=False
-        )
-        if choice != "all":
-            places = [place for place in places if place["format"] in choice.split()]
+        places = _ask_for_places(places)
     paths = []
     for place in places:
         paths += sorted(glob(os.path.expanduser(str(place["path"]))))
     return paths
+
+
+def _ask_for_places(places: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Ask a person at a terminal which places to import. Return none if there is nobody to ask."""
+    can_ask = in_terminal() and sys.stdin.isatty() and not global_options.json
+    if not can_ask:
+        return []
+    choice = typer.prompt(
+        "Import which formats (names with spaces, or all)", default="", show_default=False
+    )
+    if choice == "all":
+        return places
+    return [place for place in places if place["format"] in choice.split()]
 
 
 def _discovered_places(format: str | None) -> list[dict[str, Any]]:
