@@ -48,97 +48,124 @@ _ROOT = ""
 
 
 def active_path(head: Fields, history: list[Fields]) -> list[Fields]:
-    """The messages of the active branch, from its root, of a draft that is written."""
+    """Return the messages of the active branch of a draft, from its root."""
     return [
         history[place] for place in Tree(history).path(head.get("metadata", {}).get("currentNode"))
     ]
 
 
-def parents_first(history: list[Fields], tell: Callable[[str, str], None]) -> list[Fields]:
-    """The messages with an `id` and a `parent` each, parents before children; else in the order of
-    the source.
+def parents_first(
+    history: list[Fields], report_problem: Callable[[str, str], None]
+) -> list[Fields]:
+    """Return the messages with an `id` and a `parent` each, parents before children.
 
-    A message without an id gets its place, after `#`. A parent of None is a root.
+    Otherwise they are in the order of the source. A message without an id gets its position, after
+    `#`. The parent of a root is None. An entry without a role is left out, and its children answer
+    its parent.
 
-    `tell` takes what is odd, and the id of the message.
+    `report_problem` gets a problem and the id of its message.
     """
-    if (quick := _in_order(history)) is not None:
-        return quick
-    parents: dict[str, str] = {}
-    entries: dict[str, Fields] = {}
-    last = _ROOT
-    for place, entry in enumerate(history):
-        id = str(entry["id"]) if entry.get("id") is not None else f"#{place}"
-        if id in entries:
-            if entries[id] == entry:
-                continue
-            tell(f"two messages have the id {id[:80]}", id)
-            id = f"{id}#{place}"
-        parent = entry.get("parent", last)
-        parents[id] = _ROOT if parent is None else str(parent)
-        entries[id], last = entry, id
-    before = _ROOT
-    for id, entry in entries.items():
-        if parents[id] not in parents and parents[id] != _ROOT:
-            if "role" in entry:
-                tell(f"message {id[:80]} answers a message that is missing", id)
-            parents[id] = before
-        before = id
+    ordered = _already_in_order(history)
+    if ordered is not None:
+        return ordered
+    entries, parents = _unique_entries(history, report_problem)
+    _replace_unknown_parents(entries, parents, report_problem)
     result: dict[str, Fields] = {}
     for id in entries:
-        chain = dict[str, None]()
-        above = id
-        while above != _ROOT and above not in result and above not in chain:
-            chain[above] = None
-            above = parents[above]
-        if above in chain:
-            tell(f"messages answer each other in a circle, at {above[:80]}", above)
+        chain: dict[str, None] = {}
+        ancestor = id
+        while ancestor != _ROOT and ancestor not in result and ancestor not in chain:
+            chain[ancestor] = None
+            ancestor = parents[ancestor]
+        if ancestor in chain:
+            report_problem(f"messages answer each other in a circle, at {ancestor[:80]}", ancestor)
             parents[next(reversed(chain))] = _ROOT
         for member in reversed(chain):
             if "role" in entries[member]:
-                result[member] = entries[member] | {
-                    "id": member,
-                    "parent": _nearest(parents[member], parents, result),
-                }
+                parent = _nearest(parents[member], parents, result)
+                result[member] = entries[member] | {"id": member, "parent": parent}
     return list(result.values())
 
 
-def _in_order(history: list[Fields]) -> list[Fields] | None:
-    """Order messages whose parents all come before them, as most do; None: some do not."""
+def _unique_entries(
+    history: list[Fields], report_problem: Callable[[str, str], None]
+) -> tuple[dict[str, Fields], dict[str, str]]:
+    """Return the entries and their parents, by ids that are all different.
+
+    An equal entry with the same id is left out. Another one gets a new id and is reported.
+    """
+    entries: dict[str, Fields] = {}
+    parents: dict[str, str] = {}
+    previous_id = _ROOT
+    for position, entry in enumerate(history):
+        id = str(entry["id"]) if entry.get("id") is not None else f"#{position}"
+        if id in entries:
+            if entries[id] == entry:
+                continue
+            report_problem(f"two messages have the id {id[:80]}", id)
+            id = f"{id}#{position}"
+        parent = entry.get("parent", previous_id)
+        parents[id] = _ROOT if parent is None else str(parent)
+        entries[id] = entry
+        previous_id = id
+    return entries, parents
+
+
+def _replace_unknown_parents(
+    entries: dict[str, Fields],
+    parents: dict[str, str],
+    report_problem: Callable[[str, str], None],
+) -> None:
+    """Let an entry whose parent is missing answer the entry before it."""
+    previous_id = _ROOT
+    for id, entry in entries.items():
+        if parents[id] not in parents and parents[id] != _ROOT:
+            if "role" in entry:
+                report_problem(f"message {id[:80]} answers a message that is missing", id)
+            parents[id] = previous_id
+        previous_id = id
+
+
+def _already_in_order(history: list[Fields]) -> list[Fields] | None:
+    """Return the messages if all parents come before their children, as mostly. None: some don't."""
     result: list[Fields] = []
-    #: By each id, the message that is there of it: itself, or the nearest above it.
-    nearest: dict[str | None, str | None] = {None: None}
-    last: str | None = None
+    #: For each id, the id of its message. Of an entry without a role, that of its parent.
+    message_ids: dict[str | None, str | None] = {None: None}
+    previous_id: str | None = None
     for entry in history:
-        id, parent = entry.get("id"), entry.get("parent", last)
-        if (
-            type(id) is not str
-            or id in nearest
-            or not isinstance(parent, str | None)
-            or parent not in nearest
-        ):
+        id = entry.get("id")
+        parent = entry.get("parent", previous_id)
+        if type(id) is not str or id in message_ids:
             return None
-        last, nearest[id] = id, id if "role" in entry else nearest[parent]
+        if not isinstance(parent, str | None) or parent not in message_ids:
+            return None
+        previous_id = id
         if "role" in entry:
-            result.append({**entry, "parent": nearest[parent]})
+            message_ids[id] = id
+            result.append({**entry, "parent": message_ids[parent]})
+        else:
+            message_ids[id] = message_ids[parent]
     return result
 
 
-def _nearest(above: str, parents: dict[str, str], messages: dict[str, Fields]) -> str | None:
-    """The nearest message from `above` upwards; None: there is none."""
-    while above != _ROOT and above not in messages:
-        above = parents[above]
-    return above or None
+def _nearest(id: str, parents: dict[str, str], messages: dict[str, Fields]) -> str | None:
+    """Return the nearest message among an entry and its ancestors. None: it has none."""
+    ancestor = id
+    while ancestor != _ROOT and ancestor not in messages:
+        ancestor = parents[ancestor]
+    return ancestor or None
 
 
 Document = dict[str, Any]
-#: Takes what is odd, and the id at the source of the message that it is about.
+#: Gets a problem, and the id of its message at the source.
 ReportProblem = Callable[[str, str], None]
-#: Stores the bytes of an attachment; its SHA-256 in hexadecimal, and its size.
+#: Stores the bytes of an attachment. Returns its SHA-256 in hexadecimal, and its size.
 StoreAttachment = Callable[[bytes | Source], tuple[str, int]]
-#: The bytes of a stored attachment; None: it is not there.
+#: Returns the bytes of an attachment by its SHA-256. None: it is not stored.
 LoadAttachment = Callable[[str], bytes | None]
-#: The references of a message to others.
+#: The beginning of an id that is the digest of the messages, since the source has none.
+_DIGEST_PREFIX = "sha256:"
+#: The fields of a message that name other messages.
 _LINKS = ("replyTo", "thread")
 
 
@@ -147,141 +174,170 @@ class EmptyDraft(InvalidInput):
 
 
 def source_id(draft: Draft) -> str:
-    """The id of a draft in its source; of one without, the digest of what was said."""
+    """Return the id of a draft in its source. Without one, it is the digest of the messages."""
     if draft.id:
         return draft.id
-    said = [
+    content = [
         [entry.get(name) for name in ("role", "content", "toolCalls")] for entry in draft.history
     ]
-    return "sha256:" + sha256(orjson.dumps(said, default=repr)).hexdigest()
+    return _DIGEST_PREFIX + sha256(orjson.dumps(content, default=repr)).hexdigest()
 
 
 def document_of(
     draft: Draft,
     format: str,
     stamp: str,
-    tell: ReportProblem,
-    keep: StoreAttachment,
+    report_problem: ReportProblem,
+    store_attachment: StoreAttachment,
     suffix: str = "",
-    most: int = MAX_VALUE_BYTES,
+    max_bytes: int = MAX_VALUE_BYTES,
     *,
     is_trusted: bool = False,
 ) -> Document:
-    """The capsule that a draft becomes.
+    """Return the capsule for a draft.
 
     Args:
+        draft: The draft.
         format: The name of its format.
-        stamp: The time now, for what has no time.
-        tell: Takes what is odd or left out, and the id of the message.
-        keep: Stores attachments.
-        suffix: Tells it from others of the same id: those that have no id and say the same, and
-            copies.
-        most: The largest message that is accepted, in bytes.
+        stamp: The time now, for a conversation without a time.
+        report_problem: Gets each problem, and the id of its message.
+        store_attachment: Stores an attachment.
+        suffix: A suffix to its id. It makes copies different, and drafts without an id that have
+            the same messages.
+        max_bytes: The largest message that is accepted, in bytes.
         is_trusted: Whether it may be a conversation of agents, and its messages from agents.
 
     Raises:
-        Empty: It says nothing.
-        InvalidInput: It has what JSON can't hold.
+        EmptyDraft: It has no messages and no title.
+        InvalidInput: It has a value that JSON can't represent.
     """
     is_own = keeps_id(draft, is_trusted=is_trusted) and not suffix
-    format = CAPSULE_KEY if draft.is_own else format
+    source_format = CAPSULE_KEY if draft.is_own else format
     if not is_trusted:
         draft = as_plain_chat(draft, is_chat=is_own)
-    id = draft.id if is_own else imported_conversation_id(format, source_id(draft) + suffix)
-    entries = parents_first(
-        [_accepted_message(entry, tell, keep, most, is_own=is_own) for entry in draft.history], tell
-    )
+    if is_own:
+        id = draft.id
+    else:
+        id = imported_conversation_id(source_format, source_id(draft) + suffix)
+    accepted = [
+        _accepted_message(entry, report_problem, store_attachment, max_bytes, is_own=is_own)
+        for entry in draft.history
+    ]
+    entries = parents_first(accepted, report_problem)
     if not entries and not (is_own or draft.head.get("title")):
         raise EmptyDraft("it has no messages")
-    ids = {}
+    new_ids: dict[str, str] = {}
     for entry in entries:
-        given = entry["id"]
-        is_id_here = given in draft.local_ids or (is_own and given[0] != "#")
-        ids[given] = given if is_id_here else imported_message_id(id, given)
+        id_at_source = entry["id"]
+        if id_at_source in draft.local_ids or (is_own and id_at_source[0] != "#"):
+            new_ids[id_at_source] = id_at_source
+        else:
+            new_ids[id_at_source] = imported_message_id(id, id_at_source)
+    history = _with_new_ids(entries, new_ids)
+    return _with_head(draft, source_format, stamp, id, new_ids, history, is_own=is_own)
+
+
+def _with_new_ids(entries: list[Fields], new_ids: dict[str, str]) -> list[Fields]:
+    """Return messages with their new ids. A parent is left out if it is the message before."""
     history: list[Fields] = []
-    before: str | None = None
+    previous_id: str | None = None
     for entry in entries:
-        given, parent = entry.pop("id"), entry.pop("parent")
-        entry["id"] = ids[given]
-        if parent is not None and ids[parent] != before:
-            entry["parent"] = ids[parent]
-        elif parent is None and before is not None:
+        id = new_ids[entry.pop("id")]
+        parent = entry.pop("parent")
+        entry["id"] = id
+        if parent is not None and new_ids[parent] != previous_id:
+            entry["parent"] = new_ids[parent]
+        elif parent is None and previous_id is not None:
             entry["parent"] = None
         for name in _LINKS:
             if name in entry:
-                entry[name] = ids.get(entry[name], entry[name])
+                entry[name] = new_ids.get(entry[name], entry[name])
         history.append(entry)
-        before = entry["id"]
-    return _with_head(draft, format, stamp, id, ids, history, is_own=is_own)
+        previous_id = id
+    return history
 
 
 def _accepted_message(
-    entry: Fields, tell: ReportProblem, keep: StoreAttachment, most: int, *, is_own: bool
+    entry: Fields,
+    report_problem: ReportProblem,
+    store_attachment: StoreAttachment,
+    max_bytes: int,
+    *,
+    is_own: bool,
 ) -> Fields:
-    """A message that can be accepted, with what is remembered of its source; of another one its id
-    and its parent.
+    """Return a message with its provenance, if it can be accepted. Otherwise its id and parent.
+
+    If only the rest of its record can't be accepted, the message is accepted without it.
     """
-    said = dict(entry)
-    links: Fields = {name: said.pop(name) for name in ("id", "parent") if name in entry}
+    fields = dict(entry)
+    links: Fields = {name: fields.pop(name) for name in ("id", "parent") if name in entry}
     if "role" not in entry:
         return links
     id = str(entry.get("id"))
     for name in ("timestamp", "editedAt"):
-        if (given := said.get(name)) is not None and not (
-            type(given) is str and is_canonical(given)
-        ):
-            said[name] = moment(given)
-            if said[name] is None:
-                tell(f"a {name} that is not a time is left out", id)
+        time = fields.get(name)
+        if time is None or (type(time) is str and is_canonical(time)):
+            continue
+        fields[name] = moment(time)
+        if fields[name] is None:
+            report_problem(f"a {name} that is not a time is left out", id)
     try:
-        if "attachments" in said:
-            said["attachments"] = [
-                _store_attachment(attached, keep, lambda reason: tell(reason, id))
-                for attached in said["attachments"]
+        if "attachments" in fields:
+            fields["attachments"] = [
+                _store_attachment(
+                    attachment, store_attachment, lambda reason: report_problem(reason, id)
+                )
+                for attachment in fields["attachments"]
             ]
-        checked = check_message(said)
-        if len(checked["content"]) > most // 4 and len(codec.encode_entry(checked)) > 0.9 * most:
-            raise InvalidInput(f"it is larger than {most:,} bytes")
-        about = {"id": str(entry["id"])} if entry.get("id") is not None else {}
-        about["digest"] = digests.digest_of_message(checked)
+        message = check_message(fields)
+        _check_size(message, max_bytes)
+        provenance = {"id": str(entry["id"])} if entry.get("id") is not None else {}
+        provenance["digest"] = digests.digest_of_message(message)
     except (InvalidInput, TypeError) as error:
-        metadata = said.get("metadata")
+        metadata = fields.get("metadata")
         if isinstance(metadata, dict) and SOURCE in metadata:
-            tell(f"the other fields of a message are left out: {error}"[:300], id)
+            report_problem(f"the other fields of a message are left out: {error}"[:300], id)
+            without_rest = entry | {"metadata": without(metadata, SOURCE)}
             return _accepted_message(
-                entry | {"metadata": without(metadata, SOURCE)}, tell, keep, most, is_own=is_own
+                without_rest, report_problem, store_attachment, max_bytes, is_own=is_own
             )
-        tell(f"a message can't be accepted: {error}"[:300], id)
+        report_problem(f"a message can't be accepted: {error}"[:300], id)
         return links
     if is_own:
-        return _with_source_back(checked) | links
-    checked["metadata"] = _with_imported(checked.get("metadata", {}), about)
-    checked.update(links)
-    return checked
+        return _with_source_back(message) | links
+    message["metadata"] = _with_provenance(message.get("metadata", {}), provenance)
+    message.update(links)
+    return message
 
 
-def _with_imported(metadata: Fields, about: Fields) -> Fields:
-    """Metadata with what is remembered of a source; what the source had besides comes
-    last, always.
-    """
-    made = metadata | {IMPORTED: about}
-    if SOURCE in made:
-        made[SOURCE] = made.pop(SOURCE)
-    return made
+def _check_size(message: Fields, max_bytes: int) -> None:
+    """Raise InvalidInput if a message is too large. A short message is not encoded for this."""
+    is_long = len(message["content"]) > max_bytes // 4
+    if is_long and len(codec.encode_entry(message)) > 0.9 * max_bytes:
+        raise InvalidInput(f"it is larger than {max_bytes:,} bytes")
+
+
+def _with_provenance(metadata: Fields, provenance: Fields) -> Fields:
+    """Return metadata with the provenance, and with the rest of the source at its end."""
+    result = metadata | {IMPORTED: provenance}
+    if SOURCE in result:
+        result[SOURCE] = result.pop(SOURCE)
+    return result
 
 
 def _store_attachment(
-    attached: Fields, keep: StoreAttachment, tell: Callable[[str], None]
+    attachment: Fields, store: StoreAttachment, report_problem: Callable[[str], None]
 ) -> Fields:
-    if "data" not in attached:
-        return attached
-    said = without(attached, "data")
+    """Return an attachment with the reference to its stored data in place of the data."""
+    if "data" not in attachment:
+        return attachment
+    fields = without(attachment, "data")
     try:
-        digest, size = keep(attached["data"])
+        digest, size = store(attachment["data"])
     except InvalidInput as error:
-        tell(f"an attachment is left out: {error.message}")
-        return said
-    return said | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
+        report_problem(f"an attachment is left out: {error.message}")
+        return fields
+    return fields | {"sha256": digest, "size": size, "path": f"attachments/{digest}"}
 
 
 def _with_head(
@@ -289,42 +345,68 @@ def _with_head(
     format: str,
     stamp: str,
     id: str,
-    ids: dict[str, str],
+    new_ids: dict[str, str],
     history: list[Fields],
     *,
     is_own: bool,
 ) -> Document:
-    head, metadata = draft.head, dict(draft.metadata)
+    """Return the capsule for the head of a draft and its converted messages.
+
+    `new_ids` has the ids of the messages by those of the source. For other arguments see
+    `document_of`.
+    """
+    head = draft.head
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
     created = moment(head.get("createdAt")) or min(times, default=stamp)
     updated = max(moment(head.get("updatedAt")) or max(times, default=created), created)
-    title = _title(draft, history) or f"{format} {created[:10]}"
-    # As the store reads a message without a time; but without the clock, for all stores do the
-    # same.
     if not is_own:
-        last = created if times or moment(head.get("createdAt")) else timestamps.UNKNOWN
+        # The store reads a message without a time in this way too. Here the clock has no part in
+        # it, so that all stores make the same capsule.
+        has_time = bool(times) or moment(head.get("createdAt")) is not None
+        last_time = created if has_time else timestamps.UNKNOWN
         for entry in history:
-            last = entry["timestamp"] = entry.get("timestamp") or last
+            last_time = entry.get("timestamp") or last_time
+            entry["timestamp"] = last_time
+    metadata = dict(draft.metadata)
     current = metadata.pop("currentNode", None)
-    current = ids.get(str(current)) if current is not None else None
+    if current is not None:
+        current = new_ids.get(str(current))
     if history and current == history[-1]["id"]:
         current = None
     related: dict[str, str] = {}
-    if not is_own:
+    if is_own:
+        metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
+    else:
         metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
         related = {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
-        metadata |= {
-            name: other if draft.is_own else imported_conversation_id(format, other)
-            for name, other in related.items()
-        }
-    else:
-        metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
-    mode, kind, tags = (
-        metadata.pop("mode", "api"),
-        metadata.pop("type", "chat"),
-        metadata.pop("tags", []),
+        if not draft.is_own:
+            for name, related_id in related.items():
+                metadata[name] = imported_conversation_id(format, related_id)
+    title = _title(draft, history) or f"{format} {created[:10]}"
+    document = _new_document(id, title, created, metadata, current, head, history)
+    document["updatedAt"] = updated
+    if is_own:
+        return _with_own_fields(document, draft)
+    document["metadata"] = _with_provenance(
+        document["metadata"], _head_provenance(draft, format, document, related)
     )
-    document = creation.new_capsule(
+    return document
+
+
+def _new_document(
+    id: str,
+    title: str,
+    created: str,
+    metadata: Fields,
+    current: str | None,
+    head: Fields,
+    history: list[Fields],
+) -> Document:
+    """Return a new capsule with these fields. `metadata` is emptied of those with an argument."""
+    mode = metadata.pop("mode", "api")
+    kind = metadata.pop("type", "chat")
+    tags = metadata.pop("tags", [])
+    return creation.new_capsule(
         id,
         title,
         created,
@@ -339,171 +421,232 @@ def _with_head(
         source_conversation_id=metadata.pop("sourceConversationId", None),
         metadata=metadata | {"lock": None, "currentNode": current},
     )
-    document["updatedAt"] = updated
-    if is_own:
-        if "titleSetBy" not in draft.metadata:
-            del document["metadata"]["titleSetBy"]  # Absent says more than `auto`.
-        if isinstance(head.get("title"), str):
-            document["title"] = head["title"]
-        return in_order(
-            document | {name: value for name, value in head.items() if name not in field_names("")}
-        )
+
+
+def _with_own_fields(document: Document, draft: Draft) -> Document:
+    """Return the capsule of a draft that keeps its id, with its title and its unknown fields."""
+    head = draft.head
+    if "titleSetBy" not in draft.metadata:
+        del document["metadata"]["titleSetBy"]  # A missing field is not the same as `auto`.
+    if isinstance(head.get("title"), str):
+        document["title"] = head["title"]
+    known_fields = field_names("")
+    unknown = {name: value for name, value in head.items() if name not in known_fields}
+    return in_order(document | unknown)
+
+
+def _head_provenance(
+    draft: Draft, format: str, document: Document, related: dict[str, str]
+) -> Fields:
+    """Return the provenance of a conversation. `related` are the ids at the source that it names.
+
+    Raises InvalidInput: it has a value that JSON can't represent.
+    """
     try:
-        said = digests.digests_of_head(document)
+        field_digests = digests.digests_of_head(document)
     except TypeError as error:
         raise InvalidInput(f"it has a value that JSON cannot represent: {error}") from None
-    about: Fields = {"format": format, "id": source_id(draft), "digest": said}
+    provenance: Fields = {"format": format, "id": source_id(draft), "digest": field_digests}
     if related:
-        about["related"] = related
-    if time := moment(head.get("updatedAt")):
-        about["updatedAt"] = time
-    about["given"] = [name for name in ("title", "createdAt", "updatedAt") if head.get(name)]
-    document["metadata"] = _with_imported(document["metadata"], about)
-    return document
+        provenance["related"] = related
+    time = moment(draft.head.get("updatedAt"))
+    if time:
+        provenance["updatedAt"] = time
+    provenance["given"] = [
+        name for name in ("title", "createdAt", "updatedAt") if draft.head.get(name)
+    ]
+    return provenance
 
 
 def _title(draft: Draft, history: list[Fields]) -> str:
-    """Return the title of the source, or one made from the messages that people see. Empty: there
-    are no words.
-    """
-    given = str(draft.head.get("title") or "")
-    if made := title_from(given):
+    """Return the title of the source, or one made from the visible messages. Empty: no words."""
+    source_title = str(draft.head.get("title") or "")
+    shortened = title_from(source_title)
+    if shortened:
         try:
-            return check_title(given)
+            return check_title(source_title)
         except InvalidInput:
-            return made
-    seen = [entry for entry in history if entry.get("metadata", {}).get("hidden") is not True]
-    if made := automatic_title(seen):
-        return made
-    return next((made for entry in seen if (made := title_from(entry["content"]))), "")
+            return shortened
+    visible = [entry for entry in history if entry.get("metadata", {}).get("hidden") is not True]
+    titles = map(title_from, (entry["content"] for entry in visible))
+    return automatic_title(visible) or next(filter(None, titles), "")
 
 
-def _context(given: Any) -> Fields | None:
-    if not isinstance(given, dict) or not isinstance(given.get("fullContext"), str):
+def _context(context: Any) -> Fields | None:
+    """Return a context with all fields that it has here. None: it has no text."""
+    if not isinstance(context, dict) or not isinstance(context.get("fullContext"), str):
         return None
     empty = creation.empty_context()
-    about = object_of(given.get("metadata"))
-    return {**empty, **given, "metadata": {**empty["metadata"], **about}}
+    metadata = {**empty["metadata"], **object_of(context.get("metadata"))}
+    return {**empty, **context, "metadata": metadata}
 
 
 def _with_source_back(fields: Fields) -> Fields:
-    """The fields as they were before `_with_source_aside`."""
-    metadata, about = fields.get("metadata", {}), provenance_of(fields)
-    if SOURCE not in about:
+    """Return the fields as they were before `_with_source_aside`."""
+    provenance = provenance_of(fields)
+    if SOURCE not in provenance:
         return fields
-    left = without(about, SOURCE)
-    kept = {
-        name: left if name == IMPORTED else value
-        for name, value in metadata.items()
-        if name != IMPORTED or left
-    }
-    return fields | {"metadata": {**kept, SOURCE: about[SOURCE]}}
+    rest = without(provenance, SOURCE)
+    metadata = {}
+    for name, value in fields.get("metadata", {}).items():
+        if name != IMPORTED:
+            metadata[name] = value
+        elif rest:
+            metadata[name] = rest
+    metadata[SOURCE] = provenance[SOURCE]
+    return fields | {"metadata": metadata}
 
 
 def _with_source_aside(fields: Fields) -> Fields:
-    """The fields for another format, with what the source had besides put aside: it belongs to the
-    source's format.
+    """Return the fields for another format, with `metadata.source` moved into the provenance.
+
+    It has the fields of the source's format, which another format must not write.
     """
     metadata = fields.get("metadata", {})
     if SOURCE not in metadata:
         return fields
-    aside = {IMPORTED: {**provenance_of(fields), SOURCE: metadata[SOURCE]}}
-    return fields | {"metadata": without(metadata, SOURCE) | aside}
+    provenance = {**provenance_of(fields), SOURCE: metadata[SOURCE]}
+    return fields | {"metadata": without(metadata, SOURCE) | {IMPORTED: provenance}}
 
 
 def draft_of(document: Document, format: str, load: LoadAttachment | None = None) -> Draft:
-    """The draft of a capsule, as a format writes it: under the ids of its source, if that was of
-    the same format.
+    """Return the draft of a capsule for the writer of a format.
+
+    If the capsule was imported from this format, the draft has the ids of its source.
 
     Args:
+        document: The capsule.
         format: The name of the format that is written.
-        load: Gives the bytes of attachments, which then have `data`; None: they stay as they are.
+        load: Returns the bytes of an attachment, which then has `data`. None: attachments stay
+            references.
     """
-    history, tree = document["history"], Tree(document["history"])
-    # A copy of a capsule is a capsule by now, with an id of its own.
-    about = (
-        about if (about := provenance_of(document)).get("format") == format != CAPSULE_KEY else {}
-    )
-    edited = {entry["id"] for entry in history if digests.is_edited(entry)}
-    is_own = not about or (str(about.get("id")).startswith("sha256:") and bool(edited))
-    current = document["metadata"].get("currentNode")
-    if current is None and history:
-        current = history[-1]["id"]
-    metadata = digests.without_defaults(document["metadata"], creation.new_metadata()) | {
-        "currentNode": current
-    }
-    head = without(document, "history", "metadata", "version")
-    if head.get("context") == creation.empty_context():
-        del head["context"]
-    if is_own:
-        head["metadata"] = _with_source_aside({"metadata": metadata})["metadata"]
-        origins: dict[str, str | None] = {entry["id"]: entry["id"] for entry in history}
-    else:
-        head["metadata"] = without(metadata, IMPORTED, "titleSetBy")
-        for name, other in object_of(about.get("related")).items():
-            if metadata.get(name) == imported_conversation_id(format, other):
-                head["metadata"][name] = other
-        head["id"] = about.get("id")
-        if str(head["id"]).startswith("sha256:"):
-            del head["id"]
-        for name in {"title", "createdAt", "updatedAt"} - {*about.get("given", ())}:
-            if name != "title" or metadata.get("titleSetBy") == "auto":
-                del head[name]
-        origins = {entry["id"]: _origin(entry) for entry in history}
+    history = document["history"]
+    provenance = provenance_of(document)
+    # A copy of a capsule counts as a capsule of this store, with an id of its own.
+    if format == CAPSULE_KEY or provenance.get("format") != format:
+        provenance = {}
+    edited_ids = {entry["id"] for entry in history if digests.is_edited(entry)}
+    has_digest_as_id = str(provenance.get("id")).startswith(_DIGEST_PREFIX)
+    is_own = not provenance or (has_digest_as_id and bool(edited_ids))
+    origins = {entry["id"]: entry["id"] if is_own else _origin(entry) for entry in history}
+    head = _own_head(document) if is_own else _source_head(document, format, provenance)
+    current = head["metadata"]["currentNode"]
     if not history or origins[history[-1]["id"]] is None:
-        head["metadata"].pop("currentNode")
+        del head["metadata"]["currentNode"]
     elif current in origins:
         head["metadata"]["currentNode"] = origins[current]
     if not head["metadata"]:
         del head["metadata"]
-    entries = []
-    for place, entry in enumerate(history):
-        above = tree.parents[place]
-        link = {} if origins[entry["id"]] is None else {"id": origins[entry["id"]]}
-        if link or above != place - 1:
-            link["parent"] = None if above < 0 else origins[history[above]["id"]] or f"#{above}"
-        said = without(entry, "id", "parent")
-        said = _with_source_aside(said) if is_own else _without_imported(said)
-        if load is not None and "attachments" in said:
-            said["attachments"] = [
-                _load_attachment(attached, load) for attached in said["attachments"]
-            ]
-        entries.append(said | link)
+    edited: set[str] = set()
+    for id, origin in origins.items():
+        if id in edited_ids:
+            edited |= {id, origin} if origin else {id}
     return Draft(
         head,
-        entries,
+        _draft_history(history, origins, load, is_own=is_own),
         is_own=is_own,
-        edited=frozenset(
-            id for id, origin in origins.items() if id in edited for id in (origin or id,)
-        ),
-        is_edited=not is_own and about.get("digest") != digests.digests_of_head(document),
+        edited=frozenset(edited),
+        is_edited=not is_own and provenance.get("digest") != digests.digests_of_head(document),
         folder=folder_of(document),
         source_digests={
-            place: str(provenance_of(entry).get("digest")) for place, entry in enumerate(history)
+            position: str(provenance_of(entry).get("digest"))
+            for position, entry in enumerate(history)
         },
-        source_head_digests=object_of(about.get("digest")),
+        source_head_digests=object_of(provenance.get("digest")),
         local_ids=frozenset(entry["id"] for entry in history if is_own or not provenance_of(entry)),
     )
 
 
-def _origin(entry: Fields) -> str | None:
-    """The id of a message in its source; that of a message from here is its own, and one may have
-    had none.
+def _plain_head(document: Document) -> Fields:
+    """Return the head of a capsule without default values, and with the current message."""
+    head = without(document, "history", "metadata", "version")
+    if head.get("context") == creation.empty_context():
+        del head["context"]
+    current = document["metadata"].get("currentNode")
+    if current is None and document["history"]:
+        current = document["history"][-1]["id"]
+    metadata = digests.without_defaults(document["metadata"], creation.new_metadata())
+    head["metadata"] = metadata | {"currentNode": current}
+    return head
+
+
+def _own_head(document: Document) -> Fields:
+    """Return the head of a draft with the ids of this store."""
+    head = _plain_head(document)
+    head["metadata"] = dict(_with_source_aside(head)["metadata"])
+    return head
+
+
+def _source_head(document: Document, format: str, provenance: Fields) -> Fields:
+    """Return the head of a draft with the ids of its source, without fields that it does not have."""
+    head = _plain_head(document)
+    metadata = head["metadata"]
+    head["metadata"] = without(metadata, IMPORTED, "titleSetBy")
+    for name, related_id in object_of(provenance.get("related")).items():
+        if metadata.get(name) == imported_conversation_id(format, related_id):
+            head["metadata"][name] = related_id
+    head["id"] = provenance.get("id")
+    if str(head["id"]).startswith(_DIGEST_PREFIX):
+        del head["id"]
+    for name in {"title", "createdAt", "updatedAt"} - {*provenance.get("given", ())}:
+        if name != "title" or metadata.get("titleSetBy") == "auto":
+            del head[name]
+    return head
+
+
+def _draft_history(
+    history: list[Fields],
+    origins: dict[str, str | None],
+    load: LoadAttachment | None,
+    *,
+    is_own: bool,
+) -> list[Fields]:
+    """Return the messages of a draft. `origins` has their ids there by those of the capsule.
+
+    A message without an id there has a parent only if it does not answer the message before it.
     """
-    about = provenance_of(entry)
-    return about.get("id") if about else entry["id"]
+    parents = Tree(history).parents
+    entries = []
+    for position, entry in enumerate(history):
+        parent_position = parents[position]
+        origin = origins[entry["id"]]
+        links: Fields = {} if origin is None else {"id": origin}
+        if links or parent_position != position - 1:
+            links["parent"] = None
+            if parent_position >= 0:
+                parent_origin = origins[history[parent_position]["id"]]
+                links["parent"] = parent_origin or f"#{parent_position}"
+        fields = without(entry, "id", "parent")
+        fields = _with_source_aside(fields) if is_own else _without_provenance(fields)
+        if load is not None and "attachments" in fields:
+            fields["attachments"] = [
+                _load_attachment(attachment, load) for attachment in fields["attachments"]
+            ]
+        entries.append(fields | links)
+    return entries
 
 
-def _without_imported(fields: Fields) -> Fields:
+def _origin(entry: Fields) -> str | None:
+    """Return the id of a message in its source. None: it has none there.
+
+    A message that was written here has its own id.
+    """
+    provenance = provenance_of(entry)
+    return provenance.get("id") if provenance else entry["id"]
+
+
+def _without_provenance(fields: Fields) -> Fields:
+    """Return a message without its provenance, and without a time that its source does not have."""
     if digests.is_undated(fields, provenance_of(fields)):
         fields = without(fields, "timestamp")
-    return with_nonempty(
-        without(fields, "metadata"), metadata=without(fields.get("metadata", {}), IMPORTED)
-    )
+    metadata = without(fields.get("metadata", {}), IMPORTED)
+    return with_nonempty(without(fields, "metadata"), metadata=metadata)
 
 
-def _load_attachment(attached: Fields, load: LoadAttachment) -> Fields:
-    data = load(attached["sha256"]) if isinstance(attached.get("sha256"), str) else None
+def _load_attachment(attachment: Fields, load: LoadAttachment) -> Fields:
+    """Return an attachment with its data. If the data is missing, the reference stays."""
+    digest = attachment.get("sha256")
+    data = load(digest) if isinstance(digest, str) else None
     if data is None:
-        return attached
-    return without(attached, "sha256", "size", "path") | {"data": data}
+        return attachment
+    return without(attachment, "sha256", "size", "path") | {"data": data}

@@ -1,8 +1,8 @@
-"""What an import remembers of its source: digests of what was taken, by which it is known what
-changed here.
+"""Compute the digests by which an import recognizes what changed here since the last one.
 
-What must stay true: a digest depends on what is said alone, and not on its place, nor on a time
-that the source has not. Changing one makes every imported message look changed here. Pure.
+Invariant: the digest of a message depends on its content alone. It does not depend on its id, its
+parent, or a time that the source does not have. If the computation changed, all imported messages
+would count as changed here. Pure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from capsule.format.documents import creation
 from capsule.transfer.records.round_trip import Fields
 
 Document = dict[str, Any]
-#: In metadata: what is remembered of the source, and what the source had besides.
-IMPORTED, SOURCE = "imported", "source"
-_BESIDE = frozenset({"id", "parent", "editedAt", "editedBy"})
-#: The conversations that a head names.
+#: The field of the metadata with the provenance.
+IMPORTED = "imported"
+#: The field of the metadata with the source's fields that have no field of ours.
+SOURCE = "source"
+#: The fields of a message that are no part of its content.
+_NO_CONTENT = frozenset({"id", "parent", "editedAt", "editedBy"})
+#: The fields of a head that name other conversations.
 RELATED = ("sourceConversationId", "forkedFrom")
-#: What a source says of a conversation in its metadata.
+#: The fields of the metadata that are taken from a source.
 OF_METADATA = (
     "mode",
     "tags",
@@ -36,69 +39,70 @@ OF_METADATA = (
 
 
 def provenance_of(fields: Fields) -> Fields:
-    """What a message or the head of a conversation remembers of its source; empty: it was made
-    here.
-    """
-    about = fields.get("metadata", {}).get(IMPORTED)
-    return about if isinstance(about, dict) else {}
+    """Return the provenance of a message or a head. Empty: it was made here."""
+    provenance = fields.get("metadata", {}).get(IMPORTED)
+    return provenance if isinstance(provenance, dict) else {}
 
 
 def digest_of(value: Any) -> str:
-    """A short digest of a JSON value. Raises TypeError for any other value."""
+    """Return a short digest of a JSON value. Raises TypeError for any other value."""
     return blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
 
 def digest_of_message(entry: Fields) -> str:
-    """The digest of what a message says, and not of its place."""
-    said = {name: value for name, value in entry.items() if name not in _BESIDE}
-    if "metadata" in said and (IMPORTED in said["metadata"] or not said["metadata"]):
-        said["metadata"] = {
-            name: value for name, value in said["metadata"].items() if name != IMPORTED
-        }
-        if not said["metadata"]:
-            del said["metadata"]
-    return digest_of(said)
+    """Return the digest of the content of a message, without its provenance."""
+    content = {name: value for name, value in entry.items() if name not in _NO_CONTENT}
+    if "metadata" in content:
+        metadata = {name: value for name, value in content["metadata"].items() if name != IMPORTED}
+        if metadata:
+            content["metadata"] = metadata
+        else:
+            del content["metadata"]
+    return digest_of(content)
 
 
 def digests_of_head(document: Document) -> dict[str, str]:
-    """The digest of each field of a conversation that its source has, besides its messages."""
-    said = {
-        name: document["metadata"][name] for name in OF_METADATA if name in document["metadata"]
-    }
-    said = without_defaults(said, creation.new_metadata())
-    if document.get("context", creation.empty_context()) != creation.empty_context():
-        said["context"] = document["context"]
-    return {name: digest_of(value) for name, value in {"title": document["title"], **said}.items()}
+    """Return the digest of each field of a head that its source may have."""
+    metadata = document["metadata"]
+    source_metadata = {name: metadata[name] for name in OF_METADATA if name in metadata}
+    source_metadata = without_defaults(source_metadata, creation.new_metadata())
+    fields = {"title": document["title"], **source_metadata}
+    empty_context = creation.empty_context()
+    if document.get("context", empty_context) != empty_context:
+        fields["context"] = document["context"]
+    return {name: digest_of(value) for name, value in fields.items()}
 
 
 def digest_of_document(document: Document, *, is_own: bool) -> str:
-    """The digest of a conversation as an import brings it; `is_own`: under its own id."""
-    said: list[Any] = [document["title"], document["metadata"], document["context"]]
+    """Return the digest of a conversation that is imported. `is_own`: it keeps its id."""
+    head: list[Any] = [document["title"], document["metadata"], document["context"]]
     if is_own:
-        return digest_of([*said, document["history"]])
-    marks = [
+        return digest_of([*head, document["history"]])
+    messages = [
         [entry["id"], entry.get("parent"), entry["metadata"][IMPORTED]["digest"]]
         for entry in document["history"]
     ]
-    return digest_of([*said, marks])
+    return digest_of([*head, messages])
 
 
 def is_edited(entry: Fields) -> bool:
-    """Whether a message was changed or made here since the last import."""
-    about = provenance_of(entry)
-    return about.get("digest") != digest_of_message(entry) and not is_undated(entry, about)
+    """Return whether a message was changed here since the last import, or was made here."""
+    provenance = provenance_of(entry)
+    is_as_imported = provenance.get("digest") == digest_of_message(entry)
+    return not is_as_imported and not is_undated(entry, provenance)
 
 
-def is_undated(entry: Fields, about: Fields) -> bool:
-    """Whether the source has no time for a message, which has one here."""
-    rest = {name: value for name, value in entry.items() if name != "timestamp"}
-    return bool(about.get("digest") == digest_of_message(rest))
+def is_undated(entry: Fields, provenance: Fields) -> bool:
+    """Return whether a message is as imported but for a time that its source does not have."""
+    fields = {name: value for name, value in entry.items() if name != "timestamp"}
+    return bool(provenance.get("digest") == digest_of_message(fields))
 
 
 def without_defaults(fields: Fields, defaults: Fields) -> Fields:
-    """The fields that say more than the defaults; never the lock."""
-    return {
-        name: value
-        for name, value in fields.items()
-        if (name != "lock" and defaults.get(name, value) != value) or name not in defaults
-    }
+    """Return the fields that differ from their defaults, without the lock."""
+    result = {}
+    for name, value in fields.items():
+        is_default = name in defaults and (name == "lock" or defaults[name] == value)
+        if not is_default:
+            result[name] = value
+    return result

@@ -23,85 +23,94 @@ from capsule.transfer.drafts.digests import (
     digest_of_message,
 )
 from capsule.transfer.interface import Draft, Fields
+from capsule.transfer.records.coercion import without
 from capsule.transfer.records.round_trip import CAPSULE_KEY, with_source
 
 
 def keeps_id(draft: Draft, *, is_trusted: bool) -> bool:
-    """Whether a draft may come in under its own id: a chat of Capsule, and whatever is trusted."""
-    is_chat = draft.metadata.get("type") in (None, "chat") and not RESERVED_ID_PREFIX.match(
-        draft.id
-    )
-    return draft.is_own and is_id(draft.id) and (is_trusted or is_chat)
+    """Return whether a draft keeps its id: a chat of Capsule, or any trusted capsule."""
+    if not draft.is_own or not is_id(draft.id):
+        return False
+    is_chat = draft.metadata.get("type") in (None, "chat")
+    return is_trusted or (is_chat and not RESERVED_ID_PREFIX.match(draft.id))
 
 
 def as_plain_chat(draft: Draft, *, is_chat: bool) -> Draft:
-    """A draft that is no part of what agents say to each other.
+    """Return a draft that is no conversation of agents.
 
-    Unless it is a chat, its participants are names, and what else it says of itself is beside our
-    fields.
+    Args:
+        draft: The draft.
+        is_chat: Whether it is a chat already. Then only its links to conversations of agents are
+            changed. Otherwise its participants become names, and its other unknown metadata is
+            moved to `metadata.source`.
     """
-    about = dict(draft.metadata)
+    metadata = dict(draft.metadata)
     if draft.is_own:
-        others = {
-            name: other
-            for name in RELATED
-            if RESERVED_ID_PREFIX.match(other := str(about.get(name)))
-        }
-        about |= {
-            name: imported_conversation_id(CAPSULE_KEY, other) for name, other in others.items()
-        }
+        for name in RELATED:
+            related_id = str(metadata.get(name))
+            if RESERVED_ID_PREFIX.match(related_id):
+                metadata[name] = imported_conversation_id(CAPSULE_KEY, related_id)
     if is_chat:
-        return replace(draft, head={**draft.head, "metadata": about})
-    said = {
+        return replace(draft, head={**draft.head, "metadata": metadata})
+    plain_metadata = {
         name: value
-        for name, value in about.items()
+        for name, value in metadata.items()
         if name in ("currentNode", *OF_METADATA) and name != "type"
     }
-    head: Fields = {**draft.head, "metadata": said}
+    head: Fields = {**draft.head, "metadata": plain_metadata}
     if draft.is_own:
-        rest = {
-            name: value
-            for name, value in about.items()
-            if name not in (*said, IMPORTED, "lock", "titleSetBy")
-        }
-        if "participants" in rest:
-            rest["participants"] = [member.id for member in members_in(rest["participants"])]
-        head = with_source(
-            head, {**(known if isinstance(known := said.get(SOURCE), dict) else {}), **rest}
-        )
-    history = list(draft.history)
-    for place, entry in enumerate(history):
-        if "mentions" in entry or "from" in entry:
-            history[place] = {name: value for name, value in entry.items() if name != "mentions"}
-            if is_agent_id(str(entry.get("from", ""))):
-                history[place]["from"] = sender_outside(str(entry["from"]))
+        removed = without(metadata, *plain_metadata, IMPORTED, "lock", "titleSetBy")
+        if "participants" in removed:
+            removed["participants"] = [member.id for member in members_in(removed["participants"])]
+        head = with_source(head, {**_source_of(plain_metadata), **removed})
+    history = [_without_agents(entry) for entry in draft.history]
     return replace(draft, head=head, history=history)
 
 
+def _source_of(metadata: Fields) -> Fields:
+    source = metadata.get(SOURCE)
+    return source if isinstance(source, dict) else {}
+
+
+def _without_agents(entry: Fields) -> Fields:
+    """Return a message without mentions, and not from an agent."""
+    if "mentions" not in entry and "from" not in entry:
+        return entry
+    plain_entry = without(entry, "mentions")
+    sender = str(entry.get("from", ""))
+    if is_agent_id(sender):
+        plain_entry["from"] = sender_outside(sender)
+    return plain_entry
+
+
 def sender_outside(agent: str) -> str:
-    """Return the sender of a message that says it is from an agent. No agent has such an id."""
+    """Return the sender for an imported message that names an agent. No agent has such an id."""
     return f"{agent}.imported"
 
 
 def with_imported_senders(
     incoming: Mapping[str, Any], present: Mapping[str, Any] | None, agents: Container[str]
 ) -> dict[str, Any]:
-    """Return a conversation as it comes in, in which no words that are new here are from an agent
-    here.
+    """Return an imported conversation in which no new message is from an agent of this store.
 
     Args:
         incoming: The conversation as its source has it.
-        present: The conversation as it is here; None: there is none.
-        agents: The ids of the agents here.
+        present: The conversation as this store has it. None: it is new.
+        agents: The ids of the agents of this store.
     """
-    known = (
-        {entry["id"]: digest_of_message(entry) for entry in present["history"]} if present else {}
-    )
+    present_digests: dict[str, str] = {}
+    if present:
+        for entry in present["history"]:
+            present_digests[entry["id"]] = digest_of_message(entry)
     history = []
     for entry in incoming["history"]:
-        if known.get(entry["id"]) == digest_of_message(entry):
+        if present_digests.get(entry["id"]) == digest_of_message(entry):
             history.append(entry)
             continue
-        named = {name: entry[name] for name in ("from", "editedBy") if entry.get(name) in agents}
-        history.append({**entry, **{name: sender_outside(agent) for name, agent in named.items()}})
+        new_senders = {
+            name: sender_outside(entry[name])
+            for name in ("from", "editedBy")
+            if entry.get(name) in agents
+        }
+        history.append({**entry, **new_senders})
     return {**incoming, "history": history}

@@ -18,78 +18,86 @@ from typing import Any
 Fields = dict[str, Any]
 #: The key in a file of another program under which an export writes its note.
 CAPSULE_KEY = "capsule"
-#: The keys of a difference: of fields that are to be left out, and of the items of a list by their
-#: places.
-ABSENT, _ITEMS = "$absent", "$items"
+#: The key in a difference for the names of the fields that are to be left out.
+ABSENT = "$absent"
+#: The key in a difference for the changed items of a list, by their positions.
+_ITEMS = "$items"
+#: The place of a value that is missing.
 _MISSING: Any = object()
 
 
-def difference(wanted: Fields, built: Fields) -> Fields:
-    """What `apply_difference` needs to make `wanted` of `built`; empty if they are the same. JSON,
-    if both are.
+def difference(target: Fields, built: Fields) -> Fields:
+    """Return the fields from which `apply_difference` makes `target` out of `built`.
+
+    Empty: both are the same. It is JSON, if both are.
     """
-    rest: Fields = {}
-    missing = 0
-    for key, value in wanted.items():
-        other = built.get(key, _MISSING)
-        if other is value:  # As most are: a pair hands texts on.
+    result: Fields = {}
+    missing_count = 0
+    for key, value in target.items():
+        built_value = built.get(key, _MISSING)
+        if built_value is value:  # Mostly, since a pair returns the texts that it was given.
             continue
         kind = type(value)
-        if kind is not type(other):
-            missing += other is _MISSING
-            rest[key] = value
+        if kind is not type(built_value):
+            missing_count += built_value is _MISSING
+            result[key] = value
         elif kind is dict:
-            if (value or other) and (below := difference(value, other)):
-                rest[key] = below
+            inner = difference(value, built_value) if value or built_value else {}
+            if inner:
+                result[key] = inner
         elif kind is list:
-            if (value or other) and (unlike := _value_difference(value, other)) is not None:
-                rest[key] = unlike[0]
-        elif value != other:
-            rest[key] = value
-    if len(built) + missing > len(wanted):
-        rest[ABSENT] = [key for key in built if key not in wanted]
-    return rest
+            changed = _value_difference(value, built_value) if value or built_value else None
+            if changed is not None:
+                result[key] = changed[0]
+        elif value != built_value:
+            result[key] = value
+    if len(built) + missing_count > len(target):
+        result[ABSENT] = [key for key in built if key not in target]
+    return result
 
 
-def _value_difference(wanted: Any, built: Any) -> tuple[Any] | None:
-    """The difference of two values; None: they are the same, and of the same types."""
-    kind = type(wanted)
+def _value_difference(target: Any, built: Any) -> tuple[Any] | None:
+    """Return the difference of two values in a tuple. None: they and their types are the same."""
+    kind = type(target)
     if kind is not type(built):
-        return (wanted,)
+        return (target,)
     if kind is dict:
-        rest = difference(wanted, built)
-        return (rest,) if rest else None
-    if kind is list and len(wanted) == len(built):
+        fields = difference(target, built)
+        return (fields,) if fields else None
+    if kind is list and len(target) == len(built):
         items = {}
-        for n, (item, other) in enumerate(zip(wanted, built, strict=True)):
-            if item is not other and (unlike := _value_difference(item, other)) is not None:
-                items[str(n)] = unlike[0]
+        for position, (item, built_item) in enumerate(zip(target, built, strict=True)):
+            changed = None if item is built_item else _value_difference(item, built_item)
+            if changed is not None:
+                items[str(position)] = changed[0]
         return ({_ITEMS: items},) if items else None
-    return None if wanted == built else (wanted,)
+    return None if target == built else (target,)
 
 
-def apply_difference(built: Fields, rest: Fields) -> Fields:
-    """`built` with a difference."""
-    result = {key: value for key, value in built.items() if key not in rest.get(ABSENT, ())}
-    for key, value in rest.items():
+def apply_difference(built: Fields, changes: Fields) -> Fields:
+    """Return the fields `built` with a difference applied."""
+    absent = changes.get(ABSENT, ())
+    result = {key: value for key, value in built.items() if key not in absent}
+    for key, value in changes.items():
         if key != ABSENT:
             result[key] = _apply_value(result[key], value) if key in result else value
     return result
 
 
-def _apply_value(built: Any, rest: Any) -> Any:
-    if isinstance(rest, dict) and isinstance(built, dict):
-        return apply_difference(built, rest)
-    if (
-        isinstance(rest, dict)
-        and isinstance(built, list)
-        and isinstance(items := rest.get(_ITEMS), dict)
-    ):
-        return [
-            _apply_value(item, items[str(n)]) if str(n) in items else item
-            for n, item in enumerate(built)
-        ]
-    return rest
+def _apply_value(built: Any, change: Any) -> Any:
+    """Return a value with its difference applied, which is a new value or a difference in it."""
+    if not isinstance(change, dict):
+        return change
+    if isinstance(built, dict):
+        return apply_difference(built, change)
+    items = change.get(_ITEMS)
+    if not isinstance(built, list) or not isinstance(items, dict):
+        return change
+    result = list(built)
+    for position, item in enumerate(built):
+        if str(position) in items:
+            result[position] = _apply_value(item, items[str(position)])
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,103 +105,118 @@ class Pair:
     """Two pure functions that read and write one record: a message, or the head of a conversation.
 
     Attributes:
-        read: Our fields of a record; new objects, and neither `metadata.source` nor the key
-            `capsule`.
-        write: The record of our fields, as well as it can be made of them.
+        read: Returns our fields of a record, as new objects. It sets neither `metadata.source` nor
+            the key `capsule`.
+        write: Returns a record with our fields, as well as they allow.
     """
 
     read: Callable[[Fields], Fields]
     write: Callable[[Fields], Fields]
 
     def to_capsule(self, record: Fields) -> Fields:
-        """Our fields of a record, with what they lack in `metadata.source`."""
-        record = {key: value for key, value in record.items() if key != CAPSULE_KEY}
-        fields = self.read(record)
-        return with_source(fields, difference(record, self.write(fields)))
+        """Return our fields of a record, with all of it that they lack in `metadata.source`."""
+        plain_record = {key: value for key, value in record.items() if key != CAPSULE_KEY}
+        fields = self.read(plain_record)
+        return with_source(fields, difference(plain_record, self.write(fields)))
 
     def to_record(self, fields: Fields, *, is_edited: bool = False) -> Fields:
-        """The record of our fields, with what a source had besides; of edited fields that only
-        fills gaps.
+        """Return the record of our fields, with the rest of it from `metadata.source`.
+
+        If the fields are edited, the rest does not replace any field of the written record.
         """
-        plain, rest = without_source(fields)
-        record = self.write(plain)
+        plain_fields, source = without_source(fields)
+        record = self.write(plain_fields)
         if is_edited:
-            return {key: value for key, value in rest.items() if key != ABSENT} | record
-        return apply_difference(record, rest)
+            return {key: value for key, value in source.items() if key != ABSENT} | record
+        return apply_difference(record, source)
 
 
 def is_on(value: Any) -> bool:
-    """Whether a switch is on."""
+    """Return whether a switch is on."""
     return value is True
 
 
 def context_of(text: Any) -> Fields | None:
-    """The context that holds a text of instructions; None: `text` is no text, or empty."""
+    """Return the context for a text of instructions. None: `text` is no text, or empty."""
     return {"fullContext": text} if isinstance(text, str) and text else None
 
 
 def text_of_context(context: Fields) -> Any:
-    """The instructions that a context has."""
+    """Return the instructions of a context."""
     return context.get("fullContext")
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a record, and ours.
+    """A field of a record, and the field of ours for it.
 
     Attributes:
-        theirs: The name in the record.
-        ours: Our name; with `metadata.` before it, that of a field of the metadata; None: we have
-            none.
-        read: Our value of the record's; one that is empty is left out. Without it, texts are taken
-            as they are.
-        write: The record's value of ours; None: the field is only read.
-        default: What a record has where we have nothing; without it, the record lacks the field.
+        record_field: Its name in the record.
+        capsule_field: Our name. After `metadata.`, it is a field of the metadata. None: it has no
+            field of ours.
+        read: Returns our value of the record's. An empty one is left out. By default, texts are
+            taken unchanged.
+        write: Returns the record's value of ours. None: the field is only read.
+        default: The record's value if we have none. Without it, the record lacks the field.
     """
 
-    theirs: str
-    ours: str | None = None
-    read: Callable[[Any], Any] = lambda value: value if isinstance(value, str) else None
+    record_field: str
+    capsule_field: str | None = None
+    read: Callable[[Any], Any] = _text_or_none
     write: Callable[[Any], Any] | None = lambda value: value
     default: Any = _MISSING
 
 
 def pair_of(*columns: Column) -> Pair:
-    """The pair of functions of a table. Of several columns with one field of ours, the first that
-    is there is read.
+    """Return the pair of functions of a table.
+
+    If several columns have one field of ours, the first one that is not empty is read.
     """
 
     def read(record: Fields) -> Fields:
         fields: Fields = {}
         metadata: Fields = {}
         for column in columns:
-            if column.ours and (value := column.read(record.get(column.theirs))):
-                name = column.ours.removeprefix("metadata.")
-                (fields if name == column.ours else metadata).setdefault(name, value)
+            if not column.capsule_field:
+                continue
+            value = column.read(record.get(column.record_field))
+            if not value:
+                continue
+            name = column.capsule_field.removeprefix("metadata.")
+            (fields if name == column.capsule_field else metadata).setdefault(name, value)
         return fields | {"metadata": metadata} if metadata else fields
 
     def write(fields: Fields) -> Fields:
         record: Fields = {}
+        metadata = fields.get("metadata", {})
         for column in columns:
-            name = (column.ours or "").removeprefix("metadata.")
-            home = fields if name == column.ours else fields.get("metadata", {})
-            if name in home and column.write is not None:
-                record[column.theirs] = column.write(home[name])
+            name = (column.capsule_field or "").removeprefix("metadata.")
+            holder = fields if name == column.capsule_field else metadata
+            if name in holder and column.write is not None:
+                record[column.record_field] = column.write(holder[name])
             elif column.default is not _MISSING:
-                record[column.theirs] = column.default
+                record[column.record_field] = column.default
         return record
 
     return Pair(read, write)
 
 
-def with_source(fields: Fields, rest: Fields) -> Fields:
-    """Our fields with this as `metadata.source`; as they are if it is empty."""
-    return fields | {"metadata": {**fields.get("metadata", {}), "source": rest}} if rest else fields
+def with_source(fields: Fields, source: Fields) -> Fields:
+    """Return our fields with this `metadata.source`. An empty one changes nothing."""
+    if not source:
+        return fields
+    return fields | {"metadata": {**fields.get("metadata", {}), "source": source}}
 
 
 def without_source(fields: Fields) -> tuple[Fields, Fields]:
-    """Our fields without `metadata.source`, and what stood there."""
+    """Return our fields without `metadata.source`, and its value."""
     metadata = dict(fields.get("metadata", {}))
-    rest = metadata.pop("source", {})
-    plain = {key: value for key, value in fields.items() if key != "metadata"}
-    return (plain | {"metadata": metadata} if metadata else plain), rest
+    source = metadata.pop("source", {})
+    plain_fields = {key: value for key, value in fields.items() if key != "metadata"}
+    if metadata:
+        plain_fields["metadata"] = metadata
+    return plain_fields, source
