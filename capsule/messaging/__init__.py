@@ -1,3 +1,3 @@
-"""Messages between agents, who may be people or programs: who there is, what they say, and who has
-read it.
+"""Messages between agents, which may be people or programs: agents, groups, channels, and what each
+agent has read.
 """

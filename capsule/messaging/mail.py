@@ -1,7 +1,7 @@
-"""The values that messaging returns: messages, mentions, inboxes, and the outcome of sending.
+"""The values that messaging returns: messages, mentions, inboxes, and the result of sending.
 
-What must stay true: the names in `as_json` are part of the plain output and do not change. The
-values are named tuples, because defining a dataclass costs a command of one message a millisecond.
+What must stay true: the names in `as_json` are part of the JSON output and do not change. The values
+are named tuples, because defining a dataclass costs a command of one message a millisecond.
 """
 
 from __future__ import annotations
@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-#: The fields of a message that its recipient gets besides those of `Mail`.
-_MORE: tuple[str, ...] = ("replyTo", "topic", "thread", "intent", "priority", "confidence", "model")
-_MORE += ("metadata", "mentions", "attachments")
-_NOTHING: Mapping[str, Any] = {}
+#: The fields of a message that are in `Mail.more`.
+_MORE_FIELDS = (
+    "replyTo",
+    "topic",
+    "thread",
+    "intent",
+    "priority",
+    "confidence",
+    "model",
+    "metadata",
+    "mentions",
+    "attachments",
+)
+_NO_FIELDS: Mapping[str, Any] = {}
 
 
 class Mail(NamedTuple):
@@ -22,16 +32,16 @@ class Mail(NamedTuple):
         conversation: The conversation's id.
         type: The conversation's type: `direct`, `group` or `channel`.
         id: The message's id.
-        at: The message's place in the conversation, from 0.
-        from_: The agent that wrote it; empty: unknown.
+        at: The message's position in the conversation, from 0.
+        from_: The agent that wrote it. Empty: unknown.
         content: The text.
         timestamp: The time, as the format writes it.
-        mention: How it mentions the recipient: `mention`, `review`, `action` or `fyi`; empty: it
+        mention: How it mentions the recipient: `mention`, `review`, `action` or `fyi`. Empty: it
             does not.
-        more: What else it says, by the names of the format: `replyTo`, `topic`, `thread`, `intent`,
-            `priority`, `confidence`, `model`, `metadata`, `mentions`, `attachments`; what it does
-            not say is left out.
-        front: The digest in its mark, where it was given to a listener; see `cursors`.
+        more: The fields that it has of `replyTo`, `topic`, `thread`, `intent`, `priority`,
+            `confidence`, `model`, `metadata`, `mentions` and `attachments`.
+        front: The digest of all message ids up to this one, if a listener got it. See the marks in
+            `capsule.messaging.unread`.
     """
 
     conversation: str
@@ -42,7 +52,7 @@ class Mail(NamedTuple):
     content: str
     timestamp: str
     mention: str = ""
-    more: Mapping[str, Any] = _NOTHING
+    more: Mapping[str, Any] = _NO_FIELDS
     front: str = ""
 
     @classmethod
@@ -55,48 +65,49 @@ class Mail(NamedTuple):
         mention: str = "",
         front: str = "",
     ) -> Mail:
-        """The mail for an entry of a history."""
-        get = entry.get
-        who, time = get("from") or "", get("timestamp") or ""
-        more = {name: entry[name] for name in _MORE if name in entry}
+        """Return the mail for an entry of a history, which is at position `at`."""
         return cls(
-            conversation,
-            type,
-            get("id") or "",
-            at,
-            who,
-            entry["content"],
-            time,
-            mention,
-            more,
-            front,
+            conversation=conversation,
+            type=type,
+            id=entry.get("id") or "",
+            at=at,
+            from_=entry.get("from") or "",
+            content=entry["content"],
+            timestamp=entry.get("timestamp") or "",
+            mention=mention,
+            more={name: entry[name] for name in _MORE_FIELDS if name in entry},
+            front=front,
         )
 
     @property
     def reply_to(self) -> str | None:
-        """The id of the message that it answers; None: none."""
+        """The id of the message that it answers. None: none."""
         return self.more.get("replyTo")
 
     def as_json(self) -> dict[str, Any]:
         """The message as `--json` prints it."""
-        shown = {
+        fields = {
             "conversation": self.conversation,
             "type": self.type,
             "id": self.id,
             "from": self.from_,
+            "content": self.content,
+            "timestamp": self.timestamp,
+            **self.more,
         }
-        shown |= {"content": self.content, "timestamp": self.timestamp, **self.more}
-        return shown | {"mention": self.mention} if self.mention else shown
+        if self.mention:
+            fields["mention"] = self.mention
+        return fields
 
 
 class Mention(NamedTuple):
     """A message that mentions an agent.
 
     Attributes:
-        mail: The message; `mail.mention` is the kind.
+        mail: The message. `mail.mention` is the kind.
         state: `unread`, `read` or `done`.
-        read_at: When it was read; empty: it was not, or that is not known.
-        done_at: When the agent was done with it; empty: it is not.
+        read_at: When it was read. Empty: it was not, or the time is unknown.
+        done_at: When the agent was done with it. Empty: it is not.
     """
 
     mail: Mail
@@ -106,12 +117,12 @@ class Mention(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The mention as `--json` prints it."""
-        times = {"readAt": self.read_at, "doneAt": self.done_at}
-        return {
-            **self.mail.as_json(),
-            "state": self.state,
-            **{name: time for name, time in times.items() if time},
-        }
+        fields = self.mail.as_json() | {"state": self.state}
+        if self.read_at:
+            fields["readAt"] = self.read_at
+        if self.done_at:
+            fields["doneAt"] = self.done_at
+        return fields
 
 
 class Sent(NamedTuple):
@@ -120,33 +131,35 @@ class Sent(NamedTuple):
     Attributes:
         conversation: The conversation's id.
         message: The message's id.
-        recipients: For each recipient `stored`, `rung` (it was woken), or `read`. Of a message that
-            was sent into a channel just now: for each member that was mentioned or rung.
-        mentions: What it mentions: `valid`, the ids of members, or `@all`; `invalid` and `unknown`,
-            the names of agents that are no members, and of nobody. Empty: nothing.
+        recipients: For each recipient `stored`, `rung` (it was woken), or `read`. `send` into a
+            channel lists only the members that were mentioned or rung.
+        mentions: The mentions by their state: `valid` (ids of members, or `@all`), `invalid` (names
+            of agents that are no members) and `unknown` (names of no agent). Empty: none.
     """
 
     conversation: str
     message: str
     recipients: dict[str, str]
-    mentions: Mapping[str, Any] = _NOTHING
+    mentions: Mapping[str, Any] = _NO_FIELDS
 
     def as_json(self) -> dict[str, Any]:
-        """The answer as `--json` prints it."""
-        shown = {
+        """The result as `--json` prints it."""
+        fields: dict[str, Any] = {
             "conversation": self.conversation,
             "message": self.message,
             "recipients": self.recipients,
         }
-        return shown | {"mentions": self.mentions} if self.mentions else shown
+        if self.mentions:
+            fields["mentions"] = self.mentions
+        return fields
 
 
 class Heard(NamedTuple):
-    """What a call of `listen` heard.
+    """The result of a call of `listen`.
 
     Attributes:
-        messages: The messages; those of one conversation in its order.
-        cursor: Names these messages for `ack`; empty: there are none.
+        messages: The messages, by time. Those of one conversation are in its order.
+        cursor: The cursor with which `ack` acknowledges these messages. Empty: there are none.
         timed_out: Whether the time was up before a message came.
     """
 
@@ -155,12 +168,14 @@ class Heard(NamedTuple):
     timed_out: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """The answer as `--json` prints it."""
-        shown: dict[str, Any] = {
+        """The result as `--json` prints it."""
+        fields: dict[str, Any] = {
             "messages": [mail.as_json() for mail in self.messages],
             "cursor": self.cursor,
         }
-        return shown | {"timedOut": True} if self.timed_out else shown
+        if self.timed_out:
+            fields["timedOut"] = True
+        return fields
 
 
 class InboxItem(NamedTuple):
@@ -171,8 +186,8 @@ class InboxItem(NamedTuple):
         type: `direct`, `group` or `channel`.
         name: The other agent of a direct, or the title of a group or a channel.
         unread: The number of unread messages.
-        senders: Who wrote them, in the order of their first messages.
-        last: The last of them.
+        senders: The agents that wrote them, in the order of their first messages.
+        last: The last unread message.
         wakes: Whether they wake the agent.
     """
 
@@ -202,11 +217,11 @@ class InboxItem(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """What an agent has not read.
+    """The unread messages of an agent.
 
     Attributes:
         unread: The number of unread messages in all conversations.
-        conversations: The conversations that have some, the latest first.
+        conversations: The conversations with unread messages, the latest first.
     """
 
     unread: int
@@ -214,21 +229,24 @@ class Inbox(NamedTuple):
 
     @classmethod
     def of(cls, items: Iterable[InboxItem]) -> Inbox:
-        """The inbox with these conversations."""
+        """Return the inbox with these conversations."""
         conversations = list(items)
         return cls(sum(item.unread for item in conversations), conversations)
 
     @property
     def senders(self) -> list[str]:
-        """Who wrote the unread messages, each once."""
+        """The agents that wrote the unread messages, each once."""
         return list(dict.fromkeys(sender for item in self.conversations for sender in item.senders))
 
     @property
     def pointer(self) -> str:
-        """The inbox in a few words, without any text of a message: `2 unread from anna, build-bot`;
-        or empty.
+        """The inbox in a few words, without any text of a message: `2 unread from anna, build-bot`.
+
+        Empty: nothing is unread.
         """
-        return f"{self.unread} unread from {', '.join(self.senders)}" if self.unread else ""
+        if not self.unread:
+            return ""
+        return f"{self.unread} unread from {', '.join(self.senders)}"
 
     def as_json(self) -> dict[str, Any]:
         """The inbox as `--json` prints it."""
@@ -243,8 +261,8 @@ class History(NamedTuple):
 
     Attributes:
         messages: The messages, oldest first.
-        before: The cursor to the messages before them; None: there are none.
-        after: The cursor to the messages after them; None: there are none.
+        before: The cursor of the messages before them. None: there are none.
+        after: The cursor of the messages after them. None: there are none.
     """
 
     messages: list[Mail]

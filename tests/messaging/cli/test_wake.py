@@ -184,7 +184,6 @@ def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
         "socket",
         "secrets",
         "capsule.format.filters",
-        "capsule.format.recovery.reconcile",
         "capsule.store.pages",
     }
     assert "capsule.messaging.client_hooks" in loaded
