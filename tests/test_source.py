@@ -87,6 +87,7 @@ ROOMS += ("capsule_cli.commands.demo", "capsule_cli.public")
 CIRCLES = {
     "a document is opened by its storage, knows it, and takes in what others wrote": (
         "capsule.engines.files.document",
+        "capsule.engines.files.logged_document",
         "capsule.engines.files.external_edits",
         "capsule.engines.files.storage",
     ),

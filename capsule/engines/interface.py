@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar, runt
 from capsule.errors import CapsuleError, ConcurrentWrite, NotFound, Remedy, StoreBusy
 
 if TYPE_CHECKING:
-    from capsule.disk.whole_files import Signature
+    from capsule.disk.whole_files import FileContent, Signature
     from capsule.engines.files.disk.derived import DerivedFiles
     from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.queries import Queries
@@ -313,7 +313,7 @@ class HeldFile(Protocol):
     def is_unchanged(self) -> bool:
         """Whether the file is as the store left it. Cost: a look."""
 
-    def read(self) -> tuple[bytes, Signature] | None:
+    def read(self) -> FileContent | None:
         """The whole file and its signature; None when there is none."""
 
     def records(self) -> list[list[bytes]]:

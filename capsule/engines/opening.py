@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from capsule import settings
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import sync_directory, translate_errors
-from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
+from capsule.engines.files.disk.store_paths import StoreDirectory, StorePaths
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, Refused
 
@@ -207,7 +207,7 @@ def lock_of(directory: str, folder: str, name: str, timeout_s: float) -> Iterato
     from capsule.engines.files.disk.mutex import Mutexes
 
     sys = Syscalls()
-    place = StoreDirectory(StorePaths(directory), sys, around=folder)
+    place = StoreDirectory(StorePaths(directory), sys, parent=folder)
     with closing(Mutexes(sys, place)) as mutexes:
         with translate_errors(place.path, "write in"):
             mutex = mutexes.acquire(name, timeout_s)

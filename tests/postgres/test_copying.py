@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import Store
-from capsule.engines.files.disk.layout import KINDS, LOCAL
+from capsule.engines.files.disk.store_paths import KINDS, LOCAL
 from capsule.engines.interface import CONVERSATIONS
 from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec

@@ -11,7 +11,7 @@ import pytest
 
 from capsule import Store, timestamps
 from capsule.engines.entries import SIDE_FILE_FOLDERS
-from capsule.engines.files.disk.layout import KINDS
+from capsule.engines.files.disk.store_paths import KINDS
 from capsule.engines.interface import edit_document
 from capsule.messaging import doorbells
 from capsule.messaging.doorbells import DoorbellTarget
@@ -88,8 +88,8 @@ def test_a_purge_visits_every_kind_and_leaves_attachments(store: Store, root: Pa
         kind for kind in SIDE_FILE_FOLDERS if not store.engine.files.names(kind, "s")
     } == {"attachments"}
     for kind in KINDS:  # Of dead writers.
-        Path(storage.layout.temporary(kind, "s")).parent.mkdir(exist_ok=True)
-        Path(storage.layout.temporary(kind, "s")).write_text(canary(kind))
+        Path(storage.paths.temporary(kind, "s")).parent.mkdir(exist_ok=True)
+        Path(storage.paths.temporary(kind, "s")).write_text(canary(kind))
     store.trash.purge()
     assert canaries_left(root, KINDS | SIDE_FILE_FOLDERS.keys()) == set()
 

@@ -1,12 +1,16 @@
 """The engine of files: a JSON file for each document, and an index that is derived from them.
 
-Reading takes no mutex unless another program changed the file. Such a version is reconciled first,
-so a hand edit is seen at once, and a torn end of a file is never shown. A store that can't be
-written is still read.
+`FilesEngine` reads without a mutex: it compares the file with its state header, reads it, and
+checks that it did not change meanwhile. If another program wrote the file, that version is
+reconciled first, so a hand edit is seen at once, and a torn end of a file is never shown. A store
+that can't be written is read without reconciling.
 
-`FileTransaction` decides which primitive a change takes: a splice for entries alone, a head rewrite
-for the head and the context, and a whole new file for the rest. What must stay true: every write
-has its record in the log first, and nothing that is no valid capsule is written.
+`FileTransaction` changes a conversation under its mutex. It chooses a primitive for each change: a
+splice for entries alone, a head rewrite for the head and the context, and a whole new file for the
+rest.
+
+What must stay true: every write has its record in the log first, and nothing is written that is not
+a valid capsule.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import orjson
 
@@ -77,205 +81,230 @@ from capsule.format.validation import decode_checked
 from capsule.settings import FILE_NAME
 
 if TYPE_CHECKING:
-    from capsule.engines.files.document import HeldDocument
     from capsule.engines.index.index import Index
     from capsule.engines.index.queries import IndexQueries
-    from capsule.engines.interface import Document
     from capsule.engines.local_documents import LocalDocuments
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget, Viewer
 
 
-#: An entry is looked for so far back first, in bytes.
-_NEAR = 64 << 10
-#: How many ids are remembered, of all conversations together.
-_MOST_IDS = 1_000_000
+#: The bytes before the end of the history in which an entry is searched for first.
+_NEAR_BYTES = 64 << 10
+#: The number of ids that are remembered, of all conversations together.
+_MAX_IDS = 1_000_000
 
 
 def entries_in(block: bytes, name: str) -> list[Document]:
-    """The entries in a piece of a canonical history, between the ends of two of them."""
-    return codec.decode_entries(b"[" + block.removeprefix(b",") + b"]", name) if block else []
+    """Parse the entries in a piece of a canonical history, from the end of one entry to the end of
+    another.
+    """
+    if not block:
+        return []
+    return codec.decode_entries(b"[" + block.removeprefix(b",") + b"]", name)
+
+
+class _KnownIds(NamedTuple):
+    """The UUIDv5s in the history of one version, up to a byte."""
+
+    tag: str
+    end: int
+    ids: set[bytes]
 
 
 class Caches:
-    """What an engine remembers of the conversations it saw: parsed heads, and ids that were made of
-    something.
+    """What an engine remembers of conversations: parsed heads, and UUIDv5s among the ids.
 
-    Several threads may use it: what is remembered of a conversation is asked for and changed under
-    its mutex.
+    Several threads may use it. What belongs to a conversation is read and changed under its mutex.
     """
 
     def __init__(self) -> None:
         self.heads = HeadCache()
-        self._made: OrderedDict[str, tuple[str, int, set[bytes]]] = OrderedDict()
-        self._count = 0
+        self._known_ids: OrderedDict[str, _KnownIds] = OrderedDict()
+        self._id_count = 0
 
-    def made_ids(self, id: str, header: StateHeader, history: Callable[[int], bytes]) -> set[bytes]:
-        """The UUIDv5s among the ids of a canonical history.
+    def uuid5_ids(self, name: str, header: StateHeader, read: Callable[[int], bytes]) -> set[bytes]:
+        """Return the UUIDv5s among the ids of a canonical history.
 
         Args:
-            id: The conversation.
-            known: As it is.
-            history: Gives the bytes of the history from an offset on.
+            name: The conversation.
+            header: Its state header.
+            read: Returns the bytes of the history from an offset on.
+
+        Cost: reading what was appended since the last call, or the whole history at first.
         """
-        assert header.anatomy is not None
-        tag, start, ids = self._made.pop(id, ("", 0, set[bytes]()))
-        self._count -= len(ids)
-        if tag != header.tag or start > header.anatomy.tail:
-            start, ids = header.anatomy.history, set()
-        if start < header.anatomy.tail:
-            ids |= layout.derived_ids(history(start))
-        self._made[id] = (header.tag, header.anatomy.tail, ids)
-        self._count += len(ids)
-        while self._count > _MOST_IDS and len(self._made) > 1:
-            self._count -= len(self._made.popitem(last=False)[1][2])
+        file_layout = header.file_layout
+        assert file_layout is not None
+        known = self._known_ids.pop(name, _KnownIds("", 0, set()))
+        self._id_count -= len(known.ids)
+        if known.tag != header.tag or known.end > file_layout.tail:
+            known = _KnownIds(header.tag, file_layout.history, set())
+        ids = known.ids
+        if known.end < file_layout.tail:
+            ids |= layout.derived_ids(read(known.end))
+        self._known_ids[name] = _KnownIds(header.tag, file_layout.tail, ids)
+        self._id_count += len(ids)
+        while self._id_count > _MAX_IDS and len(self._known_ids) > 1:
+            _, oldest = self._known_ids.popitem(last=False)
+            self._id_count -= len(oldest.ids)
         return ids
 
 
 class FileTransaction:
-    """A conversation, settled under its mutex in a `with` block. See `Transaction`, which describes
-    the methods.
+    """A conversation, reconciled and under its mutex in a `with` block. See `Transaction`, which
+    describes the methods.
 
     Args:
-        held: The document, whose mutex is taken with the block.
-        caches: What the engine remembers.
-        ensure_unchanged: Raises Interfered if what a decision read has another version.
+        held_document: The document. The block takes its mutex.
+        caches: The caches of the engine.
+        ensure_unchanged: Raises `ConcurrentWrite` if a document of a read set has another version.
     """
 
     def __init__(
-        self, held: HeldDocument, caches: Caches, ensure_unchanged: Callable[[ReadSet], None]
+        self,
+        held_document: HeldDocument,
+        caches: Caches,
+        ensure_unchanged: Callable[[ReadSet], None],
     ) -> None:
-        self.id = held.id
-        self.name = held.path
+        self.id = held_document.id
+        self.name = held_document.path
         self.read_set: ReadSet = {}
         self.waits_for_flush = True
         self.decision_inputs: tuple[PolicyTarget, PolicyInputs] | None = None
-        self._held_document, self._tag = held, ""
+        self._held_document = held_document
+        self._tag = ""
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged
 
     def __enter__(self) -> Self:
-        held = self._held_document.__enter__()
+        held_document = self._held_document.__enter__()
         try:
-            self._continue_from(held.unchanged_header() or reconcile_external_edit(held))
+            header = held_document.unchanged_header()
+            self._continue_from(header or reconcile_external_edit(held_document))
         except BaseException:
-            held.__exit__(*sys.exc_info())
+            held_document.__exit__(*sys.exc_info())
             raise
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._held_document.waits_for_flush = self.waits_for_flush
-        self._held_document.__exit__(kind, error, at)
+        self._held_document.__exit__(exc_type, error, traceback)
 
     def _continue_from(
         self, header: StateHeader, head: Document | None = None, document: Document | None = None
     ) -> None:
-        """Go on from the document as it is now.
+        """Set `head` and `state` to a version of the document.
 
         Args:
-            known: As the store knows it.
-            head: Its head, if that is new.
-            document: The whole document, if that is at hand.
+            header: The state header of the version.
+            head: Its head, if that changed.
+            document: The whole document, if it was parsed already.
         """
-        heads, anatomy = self._caches.heads, header.anatomy
-        self._header, self._whole = header, document
+        self._header = header
+        self._document = document
+        heads = self._caches.heads
         if head is not None:
             self.head = heads.put(self.name, header.tag, head)
         elif header.tag != self._tag:
-            self.head = heads.get(self.name, header.tag) or heads.put(
-                self.name, header.tag, self._read_head()
-            )
+            cached = heads.get(self.name, header.tag)
+            self.head = cached or heads.put(self.name, header.tag, self._read_head())
         self._tag = header.tag
-        if anatomy is not None:
-            stamp, count, ends_active = header.updated_at, anatomy.entries, anatomy.ends_active
+        file_layout = header.file_layout
+        if file_layout is not None:
+            updated_at = header.updated_at
+            entry_count = file_layout.entries
+            ends_active = file_layout.ends_active
         else:
             whole = self.document()
-            stamp, count, ends_active = str(whole["updatedAt"]), len(whole["history"]), False
-        newest = max(header.newest_updated_at, stamp)
+            updated_at = str(whole["updatedAt"])
+            entry_count = len(whole["history"])
+            ends_active = False
+        # A partial, because a method would be a reference cycle.
         self._held_document.make_base_record = partial(
-            head_record, stamp, self.head.document, count
-        )  # No method, which would be a cycle.
+            head_record, updated_at, self.head.document, entry_count
+        )
         self.state = DocumentState(
-            stamp,
-            header.tag,
-            count,
-            header.signature.size,
-            ends_active,
-            newest,
-            header.newest_message_time,
+            updated_at=updated_at,
+            tag=header.tag,
+            entries=entry_count,
+            size=header.signature.size,
+            ends_active=ends_active,
+            newest_updated_at=max(header.newest_updated_at, updated_at),
+            newest_message_time=header.newest_message_time,
         )
 
     def _read_head(self) -> Document:
-        if self._header.anatomy is None:
+        if self._header.file_layout is None:
             return head_fields(self.document())
         return codec.decode(self._held_document.head(self._header), self.name)
 
     def document(self) -> Document:
-        if self._whole is None:
-            got = self._held_document.read()
-            if got is None or got[1] != self._header.signature:
+        if self._document is None:
+            content = self._held_document.read()
+            if content is None or content.signature != self._header.signature:
                 raise ConcurrentWrite
-            if (
-                self._header.anatomy is not None
-            ):  # The note says so only of a document that is valid and current.
-                self._whole = codec.decode(got[0], self.name)
+            if self._header.file_layout is not None:  # Then it is valid and current.
+                self._document = codec.decode(content.data, self.name)
             else:
-                document, _ = migrations.upgrade(
-                    decode_checked(got[0], self.name, self.id), self.name
-                )
-                self._whole = canonical.in_order(document)
-        return self._whole
+                document = decode_checked(content.data, self.name, self.id)
+                document, _ = migrations.upgrade(document, self.name)
+                self._document = canonical.in_order(document)
+        return self._document
 
     def follow(
         self, since: ReadPosition | None = None, own_entries: list[Document] | None = None
     ) -> EntriesSince:
-        place = ReadPosition.of(self._header)
-        if since == place or own_entries is not None:
-            return EntriesSince(place, own_entries or [], False)
-        if since is None or not since.goes_on_in(self._header):
-            return EntriesSince(place, self.document()["history"], True)
-        return EntriesSince(
-            place,
-            entries_in(self._held_document.history(self._header, since.tail), self.name),
-            False,
-        )
+        position = ReadPosition.of(self._header)
+        if since == position or own_entries is not None:
+            return EntriesSince(position, own_entries or [], False)
+        if since is None or not since.continues_in(self._header):
+            return EntriesSince(position, self.document()["history"], True)
+        block = self._held_document.history(self._header, since.tail)
+        return EntriesSince(position, entries_in(block, self.name), False)
 
     def find(self, id: str) -> tuple[int, Document] | None:
-        """Costs reading back to it; and for an id that was made of something and is not there, only
-        what is new.
+        """Cost: reading from the entry to the end. For a UUIDv5 that no entry has: reading what was
+        appended since the last such call.
         """
-        header, at = self._header, self._header.anatomy
-        if at is None:
+        header = self._header
+        file_layout = header.file_layout
+        if file_layout is None:
             return entry_with_id(self.document()["history"], id)
-        if layout.derived_ids(layout.id_line(id)) and id.encode() not in self._caches.made_ids(
-            self.name, header, lambda start: self._held_document.history(header, start)
-        ):
-            return None
-        for start in sorted({at.history, max(at.history, at.tail - _NEAR)}, reverse=True):
+        is_uuid5 = bool(layout.derived_ids(layout.id_line(id)))
+        if is_uuid5:
+            known_ids = self._caches.uuid5_ids(
+                self.name, header, lambda start: self._held_document.history(header, start)
+            )
+            if id.encode() not in known_ids:
+                return None
+        near_end = max(file_layout.history, file_layout.tail - _NEAR_BYTES)
+        for start in sorted({file_layout.history, near_end}, reverse=True):
             block = self._held_document.history(header, start)
-            if (match := layout.find_entry(block, id)) is not None:
-                entry = codec.decode(b'{"history":[' + match[1] + b"]}", self.name)["history"][0]
-                return at.entries - layout.count_entries(block) + match[0], entry
+            match = layout.find_entry(block, id)
+            if match is not None:
+                number_in_block, encoded = match
+                document = codec.decode(b'{"history":[' + encoded + b"]}", self.name)
+                first_position = file_layout.entries - layout.count_entries(block)
+                return first_position + number_in_block, document["history"][0]
         return None
 
     def appended(self) -> list[Document]:
-        """Costs reading the log."""
+        """Cost: reading the log."""
         return appended_entries(self._held_document.records())
 
     def ensure_durable(self) -> None:
         """After a flush that failed, every byte is written anew."""
         is_in_log = self._held_document.require_log_flush()
         if self._header.durability is Durability.UNFLUSHED:
-            document = self.document()
-            data = codec.encode(document)
-            self._continue_from(
-                self._held_document.replace(self._header.signature, data, layout.survey(data), [])
+            data = codec.encode(self.document())
+            header = self._held_document.replace(
+                self._header.signature, data, layout.survey(data), []
             )
+            self._continue_from(header)
         elif self._header.durability is not Durability.DURABLE or not is_in_log:
             self._continue_from(self._held_document.flush(self._header))
 
@@ -291,36 +320,33 @@ class FileTransaction:
     ) -> None:
         if self.read_set:
             self._ensure_unchanged(self.read_set)
-        at = self._header.anatomy
-        if at is None:
-            changed = self._with_head(
-                head or head_fields(self.document()) | {"updatedAt": updated_at}
-            )
-            changed |= {"history": [*changed["history"], *entries]}
-            count = len(changed["history"])
-            self._replace(
-                changed,
-                [
-                    *append_records(updated_at, entries, count),
-                    head_record(updated_at, changed, count),
-                ],
-            )
+        file_layout = self._header.file_layout
+        if file_layout is None:
+            new_head = head or head_fields(self.document()) | {"updatedAt": updated_at}
+            document = self._with_head(new_head)
+            document |= {"history": [*document["history"], *entries]}
+            count = len(document["history"])
+            records = [
+                *append_records(updated_at, entries, count),
+                head_record(updated_at, document, count),
+            ]
+            self._replace(document, records)
             return
-        if at.ends_active != ends_active:
-            self._header = self._header._replace(anatomy=at._replace(ends_active=ends_active))
-        count = at.entries + len(entries)
+        if file_layout.ends_active != ends_active:
+            file_layout = file_layout._replace(ends_active=ends_active)
+            self._header = self._header._replace(file_layout=file_layout)
+        count = file_layout.entries + len(entries)
         if head is None:
-            records = append_records(updated_at, entries, count, at.tail)
-            self._continue_from(
-                self._held_document.splice(self._header, encoded, updated_at, records, time)
-            )
+            records = append_records(updated_at, entries, count, file_layout.tail)
+            header = self._held_document.splice(self._header, encoded, updated_at, records, time)
+            self._continue_from(header)
         else:
             self._header = self._header._replace(newest_message_time=time)
             records = [
                 *append_records(updated_at, entries, count),
                 head_record(updated_at, head, count),
             ]
-            self._rehead(head, encoded, records, None)
+            self._rewrite_head(head, encoded, records, None)
 
     def set_head(
         self,
@@ -330,39 +356,43 @@ class FileTransaction:
         ends_active: bool | None = None,
     ) -> None:
         self._ensure_unchanged(self.read_set)
-        at = self._header.anatomy
-        if at is None:
-            changed = self._with_head(head)
+        file_layout = self._header.file_layout
+        if file_layout is None:
+            document = self._with_head(head)
             if context is not None:
-                changed["context"] = codec.decode(b"".join(context()), "context")
-            self.replace(changed)
+                document["context"] = codec.decode(b"".join(context()), "context")
+            self.replace(document)
             return
         if ends_active is not None:
-            self._header = self._header._replace(anatomy=at._replace(ends_active=ends_active))
-        stamp = head["updatedAt"]
-        # A write that leaves `updatedAt` as it is changes the lock and nothing else; of these there
-        # may be many.
-        is_lock = stamp == self.state.updated_at
-        record = lock_record(stamp, head) if is_lock else head_record(stamp, head, at.entries)
-        self._rehead(head, [], [record], context)
+            file_layout = file_layout._replace(ends_active=ends_active)
+            self._header = self._header._replace(file_layout=file_layout)
+        updated_at = head["updatedAt"]
+        # Only a change of the lock leaves `updatedAt` as it is. It has a record of its own, since
+        # there may be many.
+        if updated_at == self.state.updated_at:
+            record = lock_record(updated_at, head)
+        else:
+            record = head_record(updated_at, head, file_layout.entries)
+        self._rewrite_head(head, [], [record], context)
 
     def _with_head(self, head: Document) -> Document:
-        """The document with another head."""
+        """Return the document with another head."""
         rest = {key: value for key, value in self.document().items() if key not in _HEAD}
         return canonical.in_order(head | rest)
 
-    def _rehead(
+    def _rewrite_head(
         self,
         head: Document,
-        encoded: list[bytes],
+        entries: list[bytes],
         records: list[bytes],
         context: Callable[[], Iterable[bytes]] | None,
     ) -> None:
-        lines = None if context is None else layout.context_lines(context())
-        written = layout.head_prefix(codec.encode(head))
-        self._continue_from(
-            self._held_document.rewrite_head(self._header, written, encoded, records, lines), head
+        context_lines = None if context is None else layout.context_lines(context())
+        encoded_head = layout.head_prefix(codec.encode(head))
+        header = self._held_document.rewrite_head(
+            self._header, encoded_head, entries, records, context_lines
         )
+        self._continue_from(header, head)
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
         self._replace(document, None, removed)
@@ -373,31 +403,38 @@ class FileTransaction:
         records: list[bytes] | None,
         removed: tuple[str, Document] | None = None,
     ) -> None:
-        """Write the whole document. `records` says what the write does; None: what differs from the
-        present one.
+        """Write the whole document.
+
+        Args:
+            document: The new document.
+            records: The records of the write. None: the differences from the present document.
+            removed: A kind and a document, to be added to the trash first.
         """
         self._ensure_unchanged(self.read_set)
-        before = self.document()
+        old_document = self.document()
         data = codec.encode(document)
-        decode_checked(data, self.name, self.id)
+        decode_checked(data, self.name, self.id)  # Raises if it is not valid.
         if records is None:
-            records = records_between(before, document)
-        kept = removed and self._held_document.add_to_trash(removed[0], codec.encode(removed[1]))
+            records = records_between(old_document, document)
+        trash_entry = None
+        if removed:
+            kind, removed_document = removed
+            trash_entry = self._held_document.add_to_trash(kind, codec.encode(removed_document))
         try:
             header = self._held_document.replace(
                 self._header.signature, data, layout.survey(data), records
             )
         except ConcurrentWrite:
-            if kept:
-                self._held_document.storage.trash_directories.erase(kept.token)
+            if trash_entry:
+                self._held_document.storage.trash_directories.erase(trash_entry.token)
             raise
         self._continue_from(header, head_fields(document), document)
 
     def quarantine_copy(self, reason: str) -> str:
-        got = self._held_document.read()
-        if got is None:
+        content = self._held_document.read()
+        if content is None:
             raise ConcurrentWrite
-        return self._held_document.quarantine(got[0], reason)
+        return self._held_document.quarantine(content.data, reason)
 
     def delete(self) -> Trashed:
         self._ensure_unchanged(self.read_set)
@@ -406,14 +443,36 @@ class FileTransaction:
 
 T = TypeVar("T")
 
-#: The mark of a time before which no document was written that is not flushed; and how much earlier
-#: a file's time may be than the clock says.
-_FLUSHED, _MARGIN_NS = "flushed", 2_000_000_000
+#: The derived file with a time. Every document that was written before it is flushed.
+_FLUSHED_MARK = "flushed"
+#: How much earlier the time of a file may be than the clock says.
+_MARGIN_NS = 2_000_000_000
 _TRIES = 5
-_SOON_S = 0.5
-#: What a damaged file, or one that somebody writes through a mapping, may raise where it was taken
-#: for sound.
-_UNSOUND = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
+#: How long a query waits for the mutex of a document that another program changed, in seconds.
+_BRIEF_WAIT_S = 0.5
+#: What parsing may raise if the file is damaged although its signature is the expected one: somebody
+#: wrote it through a memory mapping.
+_DAMAGED = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
+
+
+class _Read(NamedTuple):
+    """A consistent read of a document with entries.
+
+    Attributes:
+        data: The bytes from `start` on.
+        header: The state header of this version. None: the store can't be written, so that the
+            file may be of any version. It is valid.
+        start: The offset of the bytes.
+    """
+
+    data: bytes
+    header: StateHeader | None
+    start: int
+
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the file is known to have the canonical file_layout and the current version."""
+        return self.header is not None and self.header.file_layout is not None
 
 
 class FilesEngine:
@@ -430,16 +489,19 @@ class FilesEngine:
         self.local: LocalDocuments = LocalFiles(storage)
         self.leases = storage.leases
         self.trash = FileTrash(storage, lambda: self.index.drop())
-        self.exists, self.ids, self.name = storage.exists, storage.ids, storage.path
+        self.exists = storage.exists
+        self.ids = storage.ids
+        self.name = storage.path
         self._caches = Caches()
-        self._guard = threading.Lock()
+        #: Guards the making of the index.
+        self._thread_lock = threading.Lock()
         self._index: Index | None = None
-        self._owners: IndexQueries | None = None
+        self._owner_queries: IndexQueries | None = None
 
     # -- One document ------------------------------------------------------------------------------
 
     def transaction(self, kind: str, id: str) -> FileTransaction:
-        """Costs nothing where the file is as the store left it; else a read of the whole."""
+        """Cost: nothing if the file is unchanged. Otherwise the whole file is read."""
         return FileTransaction(self.storage.hold(kind, id), self._caches, self._ensure_unchanged)
 
     def create(
@@ -449,11 +511,12 @@ class FilesEngine:
         on_written: Callable[[str], None] | None = None,
         read_set: ReadSet | None = None,
     ) -> int:
+        id = document["id"]
         data = codec.encode(document)
-        with self._hold_with_read_set(kind, document["id"], read_set) as held:
-            if self.storage.exists(kind, document["id"]):
+        with self._hold_with_read_set(kind, id, read_set) as held_document:
+            if self.storage.exists(kind, id):
                 raise AlreadyExists
-            header = held.replace(None, data, layout.survey(data), [])
+            header = held_document.replace(None, data, layout.survey(data), [])
             if on_written is not None:
                 on_written(header.tag)
         return header.signature.size
@@ -466,69 +529,81 @@ class FilesEngine:
         expected: DocumentVersion | None,
         read_set: ReadSet | None = None,
     ) -> DocumentVersion:
-        """Costs reading and writing a small file, and as `version` for each that was read."""
-        with self._hold_with_read_set(kind, id, read_set) as held:
-            got = held.read()
-            if (got and got[0]) != (expected and expected.data):
+        """Cost: reading and writing a small file, and `version` for each document of the read set."""
+        with self._hold_with_read_set(kind, id, read_set) as held_document:
+            content = held_document.read()
+            if (content and content.data) != (expected and expected.data):
                 raise ConcurrentWrite
-            header = held.replace(got[1] if got else None, data, None, [])
-            return FileVersion(data, header.signature, False)
+            signature = content.signature if content else None
+            header = held_document.replace(signature, data, None, [])
+            return FileVersion(data, header.signature, is_settled=False)
 
     @contextmanager
     def _hold_with_read_set(
         self, kind: str, id: str, read_set: ReadSet | None
     ) -> Iterator[HeldDocument]:
-        """The mutex of a document, and, in the order of names, of those that its decision read and
-        nobody changed.
+        """Hold the mutexes of a document and of the documents in its read set, which are unchanged.
+
+        The mutexes are taken in the order of kinds and ids, so that two writers can't block each
+        other.
         """
         with ExitStack() as stack:
-            held = {}
-            for place in sorted({(kind, id), *(read_set or ())}):
-                if place[0] != LEASES:
-                    held[place] = stack.enter_context(self.storage.hold(*place))
+            held_documents = {}
+            for key in sorted({(kind, id), *(read_set or ())}):
+                if key[0] != LEASES:
+                    held_documents[key] = stack.enter_context(self.storage.hold(*key))
             self._ensure_unchanged(read_set or {})
-            yield held[kind, id]
+            yield held_documents[kind, id]
 
     def _ensure_unchanged(self, read_set: ReadSet) -> None:
-        """Raise Interfered if a document has another version. Costs an lstat for each, and reading
-        what changed.
+        """Raise `ConcurrentWrite` if a document of a read set has another version, and `StoreBusy`
+        if a lease was lost.
+
+        Cost: an lstat for each, and reading those that were written.
         """
         for (kind, id), version in read_set.items():
             if isinstance(version, Lease):
                 self.leases.ensure_held(version)
                 continue
-            now = self.version(kind, id, version)
-            if now is not version and (now and now.data) != (version and version.data):
+            current = self.version(kind, id, version)
+            if current is version:
+                continue
+            if (current and current.data) != (version and version.data):
                 raise ConcurrentWrite
 
     def delete(self, kind: str, id: str) -> Trashed:
-        with self.storage.hold(kind, id) as held:
+        with self.storage.hold(kind, id) as held_document:
             if not self.storage.exists(kind, id):
                 raise not_found(kind, id)
-            return held.delete()
+            return held_document.delete()
 
     def version(
         self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> FileVersion | None:
-        """Costs an lstat, and reading the file unless it is as it was."""
-        scanned, now_ns = self.storage.find(kind, id), time.time_ns()
+        """Cost: an lstat, and reading the file if it was written since `cached`."""
+        scanned = self.storage.find(kind, id)
+        now_ns = time.time_ns()
+        if scanned is None:
+            return None
         if (
-            scanned
-            and isinstance(cached, FileVersion)
+            isinstance(cached, FileVersion)
             and cached.is_settled
             and cached.signature == scanned.signature
         ):
             return cached
-        got = self.storage.read(kind, id) if scanned else None
-        return None if got is None else FileVersion(*got, now_ns - got[1].ctime_ns > STEP_NS)
+        content = self.storage.read(kind, id)
+        if content is None:
+            return None
+        is_settled = now_ns - content.signature.ctime_ns > STEP_NS
+        return FileVersion(content.data, content.signature, is_settled)
 
     def read(self, kind: str, id: str) -> bytes:
-        """Costs reading and checking the file."""
+        """Cost: reading and validating the file."""
         if kind not in WITH_ENTRIES:
-            got = self.storage.read(kind, id)
-            if got is None:
+            content = self.storage.read(kind, id)
+            if content is None:
                 raise not_found(kind, id)
-            return got[0]
+            return content.data
 
         def parse(data: bytes, is_canonical: bool) -> bytes:
             decode_checked(data, self.name(kind, id), id)
@@ -537,77 +612,78 @@ class FilesEngine:
         return self._parsed(kind, id, parse)
 
     def document(self, kind: str, id: str) -> Document:
-        """Costs reading and parsing the file."""
+        """Cost: reading and parsing the file."""
         name = self.name(kind, id)
         if kind not in WITH_ENTRIES:
             return codec.decode(self.read(kind, id), name)
         return self._parsed(
-            kind, id, lambda data, is_canonical: _document(data, is_canonical, name)
+            kind, id, lambda data, is_canonical: _parse_valid(data, is_canonical, name)
         )
 
     def follow(self, kind: str, id: str, since: ReadPosition | None = None) -> EntriesSince:
-        """Costs an lstat if nothing changed."""
+        """Cost: an lstat if nothing changed."""
         name = self.name(kind, id)
         if since is not None:
             try:
                 if whole_files.stat_key(self.storage.sys.lstat(name)) == since.signature:
                     return EntriesSince(since, [], False)
             except OSError:
-                pass  # The next look says why.
-        data, header, start = self._read_consistently(kind, id, since)
-        if start and header is not None and header.anatomy is not None:
-            return EntriesSince(
-                ReadPosition.of(header),
-                entries_in(data[: header.anatomy.tail - start], name),
-                False,
-            )
-        return EntriesSince(
-            header and ReadPosition.of(header),
-            _document(data, _is_canonical(header), name)["history"],
-            True,
-        )
+                pass  # The read that follows raises the error.
+        read = self._read_consistently(kind, id, since)
+        position = read.header and ReadPosition.of(read.header)
+        if read.start and read.header is not None and read.header.file_layout is not None:
+            block = read.data[: read.header.file_layout.tail - read.start]
+            return EntriesSince(position, entries_in(block, name), False)
+        history = _parse_valid(read.data, read.is_canonical, name)["history"]
+        return EntriesSince(position, history, True)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         return self._parsed(CONVERSATIONS, id, parse)
 
     def _parsed(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        data, header, _ = self._read_consistently(kind, id)
+        """Read a document and parse it with `parse`, which takes the bytes, and whether they are
+        canonical.
+        """
+        read = self._read_consistently(kind, id)
         try:
-            return parse(data, _is_canonical(header))
-        except (
-            _UNSOUND
-        ):  # The signature has vouched for a file that somebody wrote through a mapping.
+            return parse(read.data, read.is_canonical)
+        except _DAMAGED:
+            # The signature is the expected one, and the file is damaged all the same.
             try:
                 retry(lambda: self._reconcile(kind, id, trust=False))
             except (Refused, StorageFailed):
-                decode_checked(data, self.name(kind, id), id)
-        data, header, _ = self._read_consistently(kind, id)
-        return parse(data, _is_canonical(header))
+                decode_checked(read.data, self.name(kind, id), id)
+        read = self._read_consistently(kind, id)
+        return parse(read.data, read.is_canonical)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
-        """Costs reading these entries."""
+        """Cost: reading these entries."""
         for _ in range(_TRIES):
             header = self._reconciled_header(CONVERSATIONS, id)
-            if header is None or header.anatomy is None:
+            if header is None or header.file_layout is None:
                 break
             entries = self.storage.tail(CONVERSATIONS, id, header, n) if n > 0 else b"[]"
             if entries is not None and _is_json(entries):
-                return entries, header.anatomy.entries, header.tag
+                return entries, header.file_layout.entries, header.tag
         history = self.document(CONVERSATIONS, id)["history"]
         return codec.encode_entries(history[-n:] if n > 0 else []), len(history), ""
 
     def head(self, id: str) -> tuple[Document, int]:
-        """Costs reading the beginning of the file."""
+        """Cost: reading the beginning of the file."""
         header = self._reconciled_header(CONVERSATIONS, id)
         path = self.name(CONVERSATIONS, id)
         size = header.signature.size if header else len(self.read(CONVERSATIONS, id))
         head = _head_from_ends(*self.storage.read_head_and_end(path))
         if head is None or head.get("id") != id or Head.of(head, path, size) is None:
-            head, _ = migrations.upgrade(codec.decode(self.read(CONVERSATIONS, id), path), path)
+            document = codec.decode(self.read(CONVERSATIONS, id), path)
+            head, _ = migrations.upgrade(document, path)
         return head, size
 
     def _reconciled_header(self, kind: str, id: str) -> StateHeader | None:
-        """A document with entries as the store knows it; None in a store that can't be written."""
+        """Return the state header of a document, after reconciling another program's version.
+
+        Returns None if the store can't be written. Raises `NotFound`.
+        """
         header = self.storage.current_header(kind, id)
         if header is not None:
             return header
@@ -621,50 +697,49 @@ class FilesEngine:
     def _reconcile(
         self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True
     ) -> StateHeader:
-        with self.storage.hold(kind, id, timeout_s) as held:
-            return reconcile_external_edit(held, trust=trust)
+        """Reconcile a document under its mutex. See `reconcile_external_edit`."""
+        with self.storage.hold(kind, id, timeout_s) as held_document:
+            return reconcile_external_edit(held_document, trust=trust)
 
     def _reconcile_briefly(self, id: str) -> StateHeader | None:
-        """As `_reconciled_header`, for the index: a writer that holds the mutex for long is not
-        waited for.
+        """Reconcile a conversation for the index. Returns None if the store can't be written, or if
+        a writer holds the mutex for long.
         """
         try:
-            return retry(partial(self._reconcile, CONVERSATIONS, id, _SOON_S))
+            return retry(partial(self._reconcile, CONVERSATIONS, id, _BRIEF_WAIT_S))
         except (Refused, StorageFailed, StoreBusy):
             return None
 
-    def _read_consistently(
-        self, kind: str, id: str, since: ReadPosition | None = None
-    ) -> tuple[bytes, StateHeader | None, int]:
-        """The file's bytes, validated; what the store knows of it, which is None in a store that
-        can't be written; and the offset of the bytes: where `since` ended, if the file goes on from
-        there, else 0."""
-        start = 0
+    def _read_consistently(self, kind: str, id: str, since: ReadPosition | None = None) -> _Read:
+        """Read a document with entries, so that the bytes are those of its state header.
+
+        Args:
+            kind, id: The document.
+            since: Read only from the end of this position on, if the file continues it.
+        """
         for _ in range(_TRIES):
             header = self._reconciled_header(kind, id)
-            start = (
-                since.tail
-                if since is not None and header is not None and since.goes_on_in(header)
-                else 0
-            )
-            got = self.storage.read(kind, id, start)
-            if got is None:
-                continue  # An editor is just replacing it, or it is gone: the next try tells which.
+            start = 0
+            if since is not None and header is not None and since.continues_in(header):
+                start = since.tail
+            content = self.storage.read(kind, id, start)
+            if content is None:
+                continue  # An editor is replacing it, or it is gone. The next try finds out.
             if header is None:
-                decode_checked(got[0], self.name(kind, id), id)
-                return got[0], None, 0
-            if got[1] == header.signature and header.ends(got[0]):
-                return got[0], header, start
+                decode_checked(content.data, self.name(kind, id), id)
+                return _Read(content.data, None, 0)
+            if content.signature == header.signature and header.ends(content.data):
+                return _Read(content.data, header, start)
 
-        def look() -> tuple[bytes, StateHeader, int]:
-            with self.storage.hold(kind, id) as held:
-                header = reconcile_external_edit(held)
-                got = held.read()
-                if got is None or got[1] != header.signature:
+        def read_under_mutex() -> _Read:
+            with self.storage.hold(kind, id) as held_document:
+                header = reconcile_external_edit(held_document)
+                content = held_document.read()
+                if content is None or content.signature != header.signature:
                     raise ConcurrentWrite
-                return got[0], header, 0
+                return _Read(content.data, header, 0)
 
-        return retry(look)  # Writers leave no gap: read what they have, under the mutex.
+        return retry(read_under_mutex)  # It is written all the time.
 
     def external_edits(self, purpose: str = "this") -> FileStorage:
         return self.storage
@@ -673,75 +748,87 @@ class FilesEngine:
 
     @property
     def index(self) -> Index:
-        """The index of the conversations, made when it is first asked for."""
+        """The index of the conversations. The first use makes it."""
         if self._index is None:
             from capsule.engines.files.index import FilesIndex
 
-            with self._guard:
+            with self._thread_lock:
                 if self._index is None:
                     self._index = FilesIndex(self.storage, CONVERSATIONS, self._reconcile_briefly)
         return self._index
 
     def queries(self, asker: Viewer | None = None) -> IndexQueries:
-        if asker is None and self._owners is not None:
-            return self._owners
+        if asker is None and self._owner_queries is not None:
+            return self._owner_queries
         from capsule.engines.index.queries import IndexQueries
 
-        asking = IndexQueries(self.index, asker, self)
+        queries = IndexQueries(self.index, asker, self)
         if asker is None:
-            self._owners = asking
-        return asking
+            self._owner_queries = queries
+        return queries
 
     def tracker(self, kind: str | None = None) -> Tracker:
-        """Costs one watch: every write ends with the header of its note in a mutex file."""
+        """Cost: one watch, since every write ends with a state header in the directory of mutexes."""
         return self.storage.wakeup_tracker(kind)
+
+    # -- Flushing ----------------------------------------------------------------------------------
 
     def flush(self, kind: str = "", id: str = "") -> int:
         if kind:
             self._flush_log(kind, id)
             return 0
-        storage, began_ns, completed = self.storage, time.time_ns(), 0
-        failed: CapsuleError | None = None
+        return self._flush_all()
+
+    def _flush_all(self) -> int:
+        """Flush every document that was written since the mark, and set the mark to now.
+
+        Returns the number of documents that got back from their logs what a power cut had taken.
+        """
+        storage = self.storage
+        began_ns = time.time_ns()
+        completed_count = 0
+        first_error: CapsuleError | None = None
         storage.flusher.flush()
-        since_ns = until_ns = storage.derived.marked(_FLUSHED, storage.boot_id)
+        old_mark_ns = storage.derived.read_time(_FLUSHED_MARK, storage.boot_id)
+        new_mark_ns = old_mark_ns
         for name, status in storage.mutex_files.statuses():
             kind, _, id = name.partition("-")
-            if status.st_mtime_ns >= since_ns and kind in WITH_ENTRIES:
+            if status.st_mtime_ns >= old_mark_ns and kind in WITH_ENTRIES:
                 try:
-                    completed += retry(partial(self._make_durable, kind, id))
+                    completed_count += retry(partial(self._make_durable, kind, id))
                 except CapsuleError as error:  # The others are flushed all the same.
-                    failed = failed or error
+                    first_error = first_error or error
                 if status.st_mtime_ns < began_ns - _MARGIN_NS:
-                    until_ns = max(until_ns, status.st_mtime_ns)
-        if failed is not None:
-            raise failed
-        if until_ns > since_ns:
-            storage.derived.mark(_FLUSHED, storage.boot_id, until_ns)
-        return completed
+                    new_mark_ns = max(new_mark_ns, status.st_mtime_ns)
+        if first_error is not None:
+            raise first_error
+        if new_mark_ns > old_mark_ns:
+            storage.derived.write_time(_FLUSHED_MARK, storage.boot_id, new_mark_ns)
+        return completed_count
 
     def _flush_log(self, kind: str, id: str) -> None:
-        """Make what the store appended to a document durable, without its mutex, unless a flush
-        failed before.
+        """Flush the log of a document without its mutex. If a flush failed before, make the
+        document durable under its mutex.
         """
         storage = self.storage
         raw = storage.raw_header(kind, id)
-        header, log = decode_header(raw) or (None, None)
+        header, log_end = decode_header(raw) or (None, None)
         if not raw or (header is not None and header.boot_id != storage.boot_id):
             return
-        if log is None or not log.is_durable:
+        if log_end is None or not log_end.is_durable:
             path = storage.logs.file(f"{kind}-{id}")
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
             try:
-                with whole_files.open_file(
-                    storage.sys, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-                ) as fd:
+                with whole_files.open_file(storage.sys, path, flags) as fd:
                     storage.sys.fdatasync(fd)
             except FileNotFoundError:
-                pass  # It has none, or it was dropped with its document, this moment.
+                pass  # There is no log, or it was deleted with its document this moment.
             except OSError as error:
                 storage.mark_unflushed(kind, id)
                 raise whole_files.as_capsule_error(error, path, "flush") from error
-        # Looked at retry behind the flush: another one may have failed before it.
-        if header is None or len(storage.raw_header(kind, id)) > HEADER_BYTES:
+        # Looked at after the flush, since another flush may have failed before it.
+        has_failure_mark = len(storage.raw_header(kind, id)) > HEADER_BYTES
+        if header is None or has_failure_mark:
             retry(partial(self._ensure_durable, kind, id))
 
     def _ensure_durable(self, kind: str, id: str) -> None:
@@ -749,21 +836,23 @@ class FilesEngine:
             transaction.ensure_durable()
 
     def _make_durable(self, kind: str, id: str) -> bool:
-        """Make a document durable; whether a power cut had left it incomplete."""
-        with suppress(NotFound, InvalidDocument), self.storage.hold(kind, id) as held:
-            if held.has_unflushed_writes:
-                reconcile_external_edit(held)
-                held.make_durable()
-                return held.is_completed
+        """Make a document durable. Returns whether a power cut had left it incomplete."""
+        with suppress(NotFound, InvalidDocument), self.storage.hold(kind, id) as held_document:
+            if held_document.has_unflushed_writes:
+                reconcile_external_edit(held_document)
+                held_document.make_durable()
+                return held_document.is_completed
         return False
 
+    # -- The store ---------------------------------------------------------------------------------
+
     def toml(self) -> bytes:
-        path = os.path.join(self.storage.layout.root, FILE_NAME)
+        path = os.path.join(self.storage.paths.root, FILE_NAME)
         with whole_files.translate_errors(path, "read"), open(path, "rb") as file:
             return file.read()
 
     def set_toml(self, data: bytes, expected: bytes) -> None:
-        whole_files.replace_file(os.path.join(self.storage.layout.root, FILE_NAME), expected, data)
+        whole_files.replace_file(os.path.join(self.storage.paths.root, FILE_NAME), expected, data)
 
     def close(self) -> None:
         if self._index is not None:
@@ -771,18 +860,16 @@ class FilesEngine:
         self.storage.close()
 
 
-def _is_canonical(header: StateHeader | None) -> bool:
-    return header is not None and header.anatomy is not None
-
-
-def _document(data: bytes, is_canonical: bool, name: str) -> Document:
-    """A document with entries, from bytes that are valid."""
+def _parse_valid(data: bytes, is_canonical: bool, name: str) -> Document:
+    """Parse a valid document with entries, and migrate it to the current version."""
     document = codec.decode(data, name)
-    return document if is_canonical else canonical.in_order(migrations.upgrade(document, name)[0])
+    if is_canonical:
+        return document
+    return canonical.in_order(migrations.upgrade(document, name)[0])
 
 
 def _is_json(entries: bytes) -> bool:
-    """Whether this parses: what an editor writes in place this very moment is no message yet."""
+    """Check that this parses. An editor may be writing the file in place this very moment."""
     try:
         orjson.loads(entries)
     except orjson.JSONDecodeError:
@@ -791,7 +878,7 @@ def _is_json(entries: bytes) -> bool:
 
 
 def _head_from_ends(beginning: bytes, end: bytes) -> Document | None:
-    """The head from the first and last bytes of a canonical file; None when it isn't one."""
+    """Parse the head from the first and last bytes of a canonical file. None: it isn't one."""
     head = layout.head_of(beginning)
     if head is None or not end.endswith(b"]\n}\n"):
         return None

@@ -1,16 +1,19 @@
 """External edits: versions of a document that the store did not write.
 
-A hand edit, a checkout, a copied file, or the rest of a crash: the file is read whole and validated
-before the store continues from it. What must stay true: a file that does not parse is never
-overwritten, unless a crash can have torn it so; no acknowledged message disappears without a
-report.
+A hand edit, a checkout, a copied file, or a file that a crash tore: its signature differs from the
+state header. Under the mutex, `reconcile_external_edit` reads the whole file, waits while somebody
+may still be saving it, repairs it if a crash tore it, and compares it with the log. The result is
+the version itself, or the version merged with what its author had not seen, written as a new file.
+The `document` module then continues from its state header.
+
+What must stay true: a file that does not parse is never overwritten, unless a crash can have torn
+it so. No acknowledged message disappears without a report.
 
 Git writes files without asking the store: a checkout of another branch, a pull, a rebase. Such a
-version is a decision, even though it lacks messages. An editor that saves an old copy unchanged can
-leave the very same bytes, and that is no decision. So a version counts as git's only if HEAD names
-it and named another one lately. That one is returned too, so that the caller sees whether git
-replaced anything that is in no commit. Nothing here writes to the repository, and git runs no
-program and fetches nothing for it.
+version is a decision, even if it lacks messages. An editor that saves an old copy unchanged leaves
+the same bytes, and that is no decision. So a version counts as git's only if HEAD has it, and
+recently had another version that has everything the log knows. Nothing here writes to the
+repository, and git runs no program and fetches nothing for it.
 """
 
 from __future__ import annotations
@@ -18,11 +21,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsule import timestamps
-from capsule.disk.whole_files import Signature
+from capsule.disk.whole_files import FileContent, Signature
 from capsule.engines.files.state import STEP_NS, Durability, StateHeader
 from capsule.engines.interface import not_found
 from capsule.errors import ConcurrentWrite, GitFailed, InvalidDocument, Refused
@@ -37,8 +41,6 @@ from capsule.format.recovery.reconcile import (
 from capsule.format.validation import decode_checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from capsule.engines.files.document import HeldDocument
     from capsule.engines.files.storage import FileStorage
     from capsule.format.recovery.torn_files import RepairedFile
@@ -47,11 +49,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("capsule")
 
-#: An editor that writes in place is mostly done within this time after its last byte; so long it is
-#: waited for.
+#: An editor that writes in place is mostly done within this time after its last byte.
 _QUIET_NS = 150_000_000
+#: How often to look for such an editor's end, and for how long, in seconds.
 _POLL_S = 0.02
 _PATIENCE_S = 1.0
+#: How often to look for a file that an editor moved away, in seconds.
+_RETURN_POLL_S = _POLL_S / 10
 _FEWER = (
     "was saved without %d messages that it had before; they are too old for the log, so "
     "they count as deleted"
@@ -69,262 +73,318 @@ _AS_COMMITTED = (
 )
 
 
+class _GitVerdict(Enum):
+    """Whether git wrote a version that lacks something."""
+
+    #: HEAD has another version: an editor wrote this one.
+    NO = "no"
+    #: HEAD has this version, but had no other one recently that has everything the log knows. An
+    #: editor may have saved it. What is in no commit must not be removed.
+    UNCERTAIN = "uncertain"
+    #: HEAD has this version, and a commit has everything that it replaced.
+    YES = "yes"
+
+
 def reconcile_external_edit(
-    held: HeldDocument,
+    held_document: HeldDocument,
     *,
     repair: Callable[[bytes], RepairedFile | None] | None = None,
     trust: bool = True,
 ) -> StateHeader:
-    """The document as the store knows it, after taking in whatever was done to it from outside.
+    """Accept whatever other programs did to a document, and return its new state header.
 
     Args:
-        held: The document, under its mutex.
-        repair: Also have a damaged file made whole that no crash of a write left so: by this, or else
-            by cutting it back. What the store remembers comes back then; it is for a person to ask
-            for, as what an editor was about to save doesn't.
-        trust: Whether a file of the signature that the store left is as the store left it. A write
-            through a mapping may leave that as it is.
+        held_document: The document, under its mutex.
+        repair: Repairs a damaged file that no crash of a write left. If it returns None, the file
+            is cut back instead. What only the log has comes back then, so a person has to ask for
+            it: an editor could still be saving the file.
+        trust: Whether to trust a signature that is the same as in the header. A write through a
+            memory mapping may leave it unchanged.
 
     Raises:
-        NotFound: There is none.
-        InvalidDocument: It does not parse, or is no capsule, and no crash has left it so.
-        Interfered: Another program wrote it meanwhile.
+        NotFound: There is no such document.
+        InvalidDocument: It does not parse or is no capsule, and no crash can have left it so.
+        ConcurrentWrite: Another program wrote it meanwhile.
 
-    Cost: nothing when the file is as the store left it; else a read and a parse of the whole, once.
+    Cost: nothing if the file is unchanged. Otherwise it is read and parsed once.
     """
-    known = held.unchanged_header()
-    if known is not None and trust:
-        return known
-    deliberate = None
+    header = held_document.unchanged_header()
+    if header is not None and trust:
+        return header
+    is_deliberate = None
     deadline = time.monotonic() + _PATIENCE_S
     while True:
-        got = held.read() or _wait_until_it_is_back(held)
-        if got is None:
-            raise not_found(held.kind, held.id)
-        data, signature = got
+        content = held_document.read() or _wait_until_it_is_back(held_document)
+        if content is None:
+            raise not_found(held_document.kind, held_document.id)
+        data, signature = content
         age_ns = time.time_ns() - signature.mtime_ns
         is_patient = time.monotonic() < deadline
         if 0 <= age_ns < STEP_NS and is_patient:
-            time.sleep((STEP_NS - age_ns) / 1e9)  # What parses may be half of what is being saved.
+            # Even a version that parses may be half of what somebody is saving.
+            time.sleep((STEP_NS - age_ns) / 1e9)
             continue
         try:
-            document = decode_checked(data, held.path, held.id)
+            document = decode_checked(data, held_document.path, held_document.id)
             break
         except InvalidDocument:
-            mended = repaired_file(held, data, signature)
-            if mended is None and 0 <= age_ns < _QUIET_NS and is_patient:
+            repaired = repaired_file(held_document, data, signature)
+            if repaired is None and 0 <= age_ns < _QUIET_NS and is_patient:
                 time.sleep(_POLL_S)
                 continue
-            if mended is None and repair is not None:
-                mended = repair(data) or repaired_file(held, data, signature, asked=True)
-            if mended is None:
+            if repaired is None and repair is not None:
+                repaired = repair(data) or repaired_file(
+                    held_document, data, signature, is_requested=True
+                )
+            if repaired is None:
                 raise
-            deliberate = False  # What such a file lacks nobody took out.
-            kept = held.repair(data, signature, mended.data)
+            is_deliberate = False  # Nobody removed what a damaged file lacks.
+            quarantine_path = held_document.repair(data, signature, repaired.data)
             _log.warning(
-                "%s: %s; the damaged original is kept as %s", held.path, mended.description, kept
+                "%s: %s; the damaged original is kept as %s",
+                held_document.path,
+                repaired.description,
+                quarantine_path,
             )
-    return _reconcile(held, document, data, signature, deliberate)
+    return _reconcile(held_document, document, data, signature, is_deliberate)
 
 
-def _wait_until_it_is_back(held: HeldDocument) -> tuple[bytes, Signature] | None:
-    """A document that was there lately, once it is again: vim moves the old version away before it
-    writes the new.
+def _wait_until_it_is_back(held_document: HeldDocument) -> FileContent | None:
+    """Wait a moment for a document that vanished, and read it: vim moves the old version away
+    before it writes the new one.
     """
-    if held.header() is None:
+    if held_document.header() is None:
         return None
     deadline = time.monotonic_ns() + _QUIET_NS
-    got = None
-    while got is None and time.monotonic_ns() < deadline:
-        time.sleep(_POLL_S / 10)
-        got = held.read()
-    return got
+    content = None
+    while content is None and time.monotonic_ns() < deadline:
+        time.sleep(_RETURN_POLL_S)
+        content = held_document.read()
+    return content
+
+
+# -- Repairing -------------------------------------------------------------------------------------
 
 
 def repaired_file(
-    held: HeldDocument, data: bytes, signature: Signature, *, asked: bool = False
+    held_document: HeldDocument,
+    data: bytes,
+    signature: Signature,
+    *,
+    is_requested: bool = False,
 ) -> RepairedFile | None:
-    """A file that isn't valid, as it is once mended, and in words what was done; None when it is
-    left alone.
+    """Repair a file that is not valid, and say what was done. None: it must be left alone.
 
-    Unasked, it is mended where the log has the very write that tore it, or nobody can be saving it
-    any more.
+    Without a request, a file is repaired only if the log has the very write that tore it, or if
+    nobody can still be saving it.
 
     Args:
-        held: The document, under its mutex.
-        data: The file.
-        signature: Its signature.
-        asked: Whether a person asked for it.
+        held_document: The document, under its mutex.
+        data, signature: The file.
+        is_requested: Whether a person asked for it.
     """
     from capsule.format.recovery import torn_files
 
-    written = logged_splices(held.records())
-    is_restarted = held.durability is Durability.RESTARTED
-    # Whoever saved it before the machine was started is done with it.
-    is_left = asked or is_restarted or signature.mtime_ns < held.sys.booted_ns()
-    if is_left and held.checkpoint_end >= 0:
-        whole = torn_files.truncate_to_checkpoint(
-            data, held.checkpoint_end, max((stamp for *_, stamp in written), default="")
-        )
-        if whole is not None and _parsed_or_none(whole, held) is not None:
+    splices_in_log = logged_splices(held_document.records())
+    is_restarted = held_document.durability is Durability.RESTARTED
+    is_older_than_boot = signature.mtime_ns < held_document.sys.booted_ns()
+    is_abandoned = is_requested or is_restarted or is_older_than_boot
+    checkpoint_end = held_document.log_evidence.checkpoint_end
+    if is_abandoned and checkpoint_end >= 0:
+        newest = max((updated_at for *_, updated_at in splices_in_log), default="")
+        completed = torn_files.truncate_to_checkpoint(data, checkpoint_end, newest)
+        if completed is not None and _parsed_or_none(completed, held_document) is not None:
             return torn_files.RepairedFile(
-                whole, "completed from the log, because a power cut interrupted its writes"
+                completed, "completed from the log, because a power cut interrupted its writes"
             )
-    for n, (at, entries, stamp) in enumerate(written if not is_restarted else ()):
-        splice = torn_files.LoggedSplice(
-            at, [codec.encode_entry(entry) for entry in entries], stamp
-        )
-        whole = torn_files.complete_splice(
-            data, splice, accept_prefix=is_left or (n == 0 and held.is_torn(signature))
-        )
-        if whole is not None:
-            mended: RepairedFile | None = torn_files.RepairedFile(
-                whole, "completed where a write was interrupted"
-            )
-            break
-    else:
-        mended = torn_files.repair_torn(data) if is_left else None
-    return mended if mended is not None and _parsed_or_none(mended.data, held) is not None else None
+    repaired: RepairedFile | None = None
+    if not is_restarted:
+        repaired = _redo_logged_splice(held_document, splices_in_log, data, signature, is_abandoned)
+    if repaired is None and is_abandoned:
+        repaired = torn_files.repair_torn(data)
+    if repaired is None or _parsed_or_none(repaired.data, held_document) is None:
+        return None
+    return repaired
 
 
-def purge_log_texts(storage: FileStorage, kind: str, id: str) -> None:
-    """Have the log of a document hold no text of a message, and no title, that the document has no
-    more.
+def _redo_logged_splice(
+    held_document: HeldDocument,
+    splices_in_log: list[tuple[int, list[dict[str, Any]], str]],
+    data: bytes,
+    signature: Signature,
+    is_abandoned: bool,
+) -> RepairedFile | None:
+    """Complete a torn file with the splice in the log that tore it."""
+    from capsule.format.recovery import torn_files
 
-    A document that is gone has no log afterwards. What a person deleted stays deleted, and what the
-    document has is still protected from a stale save.
-
-    Raises:
-        InvalidDocument: The document does not parse; nothing was done.
-        StoreBusy, Refused, StorageFailed: The system did not let it.
-    """
-    with storage.hold(kind, id) as held:
-        if held.read() is None:
-            held.drop_header_and_log()
-            return
-        known = reconcile_external_edit(held)
-        got = held.read()
-        if got is None or got[1] != known.signature:
-            raise ConcurrentWrite
-        document, _ = migrations.upgrade(decode_checked(got[0], held.path, id), held.path)
-        held.rewrite_records(erase_removed_texts(held.records(), document))
+    for number, (offset, entries, updated_at) in enumerate(splices_in_log):
+        encoded = [codec.encode_entry(entry) for entry in entries]
+        logged_splice = torn_files.LoggedSplice(offset, encoded, updated_at)
+        may_cut = is_abandoned or (number == 0 and held_document.is_torn(signature))
+        completed = torn_files.complete_splice(data, logged_splice, accept_prefix=may_cut)
+        if completed is not None:
+            return torn_files.RepairedFile(completed, "completed where a write was interrupted")
+    return None
 
 
-def _parsed_or_none(data: bytes, held: HeldDocument) -> dict[str, Any] | None:
-    """The capsule in `data`, as it would be taken in; None when it is none."""
+def _parsed_or_none(data: bytes, held_document: HeldDocument) -> dict[str, Any] | None:
+    """Parse a capsule and migrate it to the current version. None: it is not valid."""
     try:
-        return migrations.upgrade(decode_checked(data, held.path, held.id), held.path)[0]
+        document = decode_checked(data, held_document.path, held_document.id)
+        return migrations.upgrade(document, held_document.path)[0]
     except InvalidDocument:
         return None
 
 
+# -- Comparing with the log ------------------------------------------------------------------------
+
+
 def _reconcile(
-    held: HeldDocument,
+    held_document: HeldDocument,
     document: dict[str, Any],
     data: bytes,
     signature: Signature,
-    deliberate: bool | None,
+    is_deliberate: bool | None,
 ) -> StateHeader:
-    from capsule.format.recovery.reconcile import reconcile
+    """Compare a valid version with the log, and accept it or write the merged version.
 
-    known = held.records()
-    sure = held.certain_writes
-    is_restarted = held.durability is Durability.RESTARTED
-    history = with_recovered_ids(document["history"], known)
-    is_renamed = history is not document["history"]
-    document, changes = migrations.upgrade(document | {"history": history}, held.path)
-    document = canonical.in_order(document)
-    outcome = reconcile(document, known, deliberate=deliberate, certain_writes=sure)
-    is_lacking = outcome.is_changed or outcome.unlogged_count > 0
-    is_gits = _was_written_by_git(held, data, known) if is_lacking and deliberate is None else False
-    if is_gits:  # A version that git put there is a decision: what it takes away stays away.
-        outcome = reconcile(document, known, deliberate=True, certain_writes=sure)
-    if outcome.lost_in_words:
-        kept = held.quarantine(outcome.lost_values, "git" if is_gits else "overruled")
-        _log.warning(
-            _TAKEN_BY_GIT if is_gits else _TAKEN_AWAY, held.path, outcome.lost_in_words, kept
-        )
-    if outcome.unlogged_count:
-        _log.warning("%s: %s", held.path, _FEWER % outcome.unlogged_count)
-    noted = held.header()
-    newest = max(outcome.latest_update, noted.newest_updated_at if noted is not None else "")
-    if not outcome.is_changed and not is_renamed:
-        is_canonical = not changes and codec.encode(document) == data
-        parts = layout.survey(data) if is_canonical else None
-        return held.accept_file(signature, parts, outcome.edit_records, newest)
-    stamp = timestamps.later_than(newest)
-    merged = canonical.in_order(outcome.document | {"updatedAt": stamp})
-    written = codec.encode(merged)
-    records = [*outcome.edit_records, head_record(stamp, merged, len(merged["history"]))]
-    known_now = held.replace(signature, written, layout.survey(written), records)
-    if outcome.is_changed:
-        held.is_completed = is_restarted and len(known) > (sure or 0)
-        words = (
-            _AFTER_A_CUT
-            if held.is_completed
-            else _FROM_OLDER
-            if is_gits is False
-            else _AS_COMMITTED
-        )
-        _log.warning(words, held.path, outcome.missing_in_words)
-    return known_now
-
-
-def _was_written_by_git(held: HeldDocument, data: bytes, known: list[list[bytes]]) -> bool | None:
-    """Whether a version that lacks something was put there by git, and what it replaced is in a
-    commit as a whole.
-
-    Returns:
-        None where that can't be told: HEAD has this version, but had no other one that holds all
-        that the store remembers. It may be an editor's, saved unchanged; and what is in no commit
-        must not go.
+    Args:
+        held_document: The document, under its mutex.
+        document, data, signature: The version, parsed and as a file.
+        is_deliberate: Whether its author removed what it lacks. None: `reconcile` decides.
     """
+    from capsule.format.recovery.reconcile import reconcile  # Seldom needed.
+
+    path = held_document.path
+    logged_writes = held_document.records()
+    certain_writes = held_document.log_evidence.certain_writes
+    is_restarted = held_document.durability is Durability.RESTARTED
+    history = with_recovered_ids(document["history"], logged_writes)
+    has_new_ids = history is not document["history"]
+    document, migration_changes = migrations.upgrade(document | {"history": history}, path)
+    document = canonical.in_order(document)
+    outcome = reconcile(
+        document, logged_writes, deliberate=is_deliberate, certain_writes=certain_writes
+    )
+    verdict = _GitVerdict.NO
+    is_lacking = outcome.is_changed or outcome.unlogged_count > 0
+    if is_lacking and is_deliberate is None:
+        verdict = _was_written_by_git(held_document, data, logged_writes)
+        if verdict is _GitVerdict.YES:  # A decision: what the version lacks stays removed.
+            outcome = reconcile(
+                document, logged_writes, deliberate=True, certain_writes=certain_writes
+            )
+    if outcome.lost_in_words:
+        is_gits = verdict is _GitVerdict.YES
+        quarantine_path = held_document.quarantine(
+            outcome.lost_values, "git" if is_gits else "overruled"
+        )
+        message = _TAKEN_BY_GIT if is_gits else _TAKEN_AWAY
+        _log.warning(message, path, outcome.lost_in_words, quarantine_path)
+    if outcome.unlogged_count:
+        _log.warning("%s: %s", path, _FEWER % outcome.unlogged_count)
+    newest_updated_at = outcome.latest_update
+    old_header = held_document.header()
+    if old_header is not None:
+        newest_updated_at = max(newest_updated_at, old_header.newest_updated_at)
+    if not outcome.is_changed and not has_new_ids:
+        is_canonical = not migration_changes and codec.encode(document) == data
+        file_layout = layout.survey(data) if is_canonical else None
+        return held_document.accept_file(
+            signature, file_layout, outcome.edit_records, newest_updated_at
+        )
+    updated_at = timestamps.later_than(newest_updated_at)
+    merged = canonical.in_order(outcome.document | {"updatedAt": updated_at})
+    encoded = codec.encode(merged)
+    records = [*outcome.edit_records, head_record(updated_at, merged, len(merged["history"]))]
+    header = held_document.replace(signature, encoded, layout.survey(encoded), records)
+    if outcome.is_changed:
+        held_document.is_completed = is_restarted and len(logged_writes) > (certain_writes or 0)
+        if held_document.is_completed:
+            message = _AFTER_A_CUT
+        elif verdict is _GitVerdict.NO:
+            message = _FROM_OLDER
+        else:
+            message = _AS_COMMITTED
+        _log.warning(message, path, outcome.missing_in_words)
+    return header
+
+
+def purge_log_texts(storage: FileStorage, kind: str, id: str) -> None:
+    """Remove from the log of a document all texts and titles that the document no longer has.
+
+    The log of a document that is gone is deleted. Afterwards what a person deleted stays deleted,
+    and what the document has is still protected from a stale save.
+
+    Raises:
+        InvalidDocument: The document does not parse. Nothing was changed.
+        StoreBusy, Refused, StorageFailed: The mutex was not free, or the system refused.
+    """
+    with storage.hold(kind, id) as held_document:
+        if held_document.read() is None:
+            held_document.drop_header_and_log()
+            return
+        header = reconcile_external_edit(held_document)
+        content = held_document.read()
+        if content is None or content.signature != header.signature:
+            raise ConcurrentWrite
+        path = held_document.path
+        document, _ = migrations.upgrade(decode_checked(content.data, path, id), path)
+        held_document.rewrite_records(erase_removed_texts(held_document.records(), document))
+
+
+# -- Git -------------------------------------------------------------------------------------------
+
+#: How long git may take, in seconds. The caller holds a mutex.
+_GIT_TIMEOUT_S = 2.0
+_MIN_GIT_TIMEOUT_S = 0.1
+#: The number of positions of HEAD that are looked at, and of different versions that are read.
+_MAX_POSITIONS = 50
+_MAX_VERSIONS = 8
+#: The exit code of git if the reflog is shorter than `_MAX_POSITIONS`. What comes before its end is
+#: printed all the same.
+_REFLOG_TOO_SHORT = 128
+
+
+def _was_written_by_git(
+    held_document: HeldDocument, data: bytes, logged_writes: list[list[bytes]]
+) -> _GitVerdict:
+    """Say whether git wrote a version that lacks something, and has what it replaced in a commit."""
     from capsule.format.recovery.reconcile import LOCK_PHRASE, reconcile
 
-    versions = replaced(held.path, data)
+    versions = replaced_versions(held_document.path, data)
     if versions is None:
-        return False
-    documents = [
-        taken for version in versions if (taken := _parsed_or_none(version, held)) is not None
-    ]
-    outcomes = (reconcile(document, known) for document in documents)
-    # No commit has a lock.
-    return (
-        any(
-            not outcome.restored and outcome.reapplied in ([], [LOCK_PHRASE])
-            for outcome in outcomes
-        )
-        or None
-    )
+        return _GitVerdict.NO
+    for version in versions:
+        document = _parsed_or_none(version, held_document)
+        if document is None:
+            continue
+        outcome = reconcile(document, logged_writes)
+        # No commit has a lock.
+        if not outcome.restored and outcome.reapplied in ([], [LOCK_PHRASE]):
+            return _GitVerdict.YES
+    return _GitVerdict.UNCERTAIN
 
 
-#: The caller holds a mutex.
-_GIT_TIMEOUT_S = 2.0
-#: How many places of HEAD are looked at, and how many different versions in them are read.
-_MOVES, _VERSIONS = 50, 8
-
-
-def replaced(path: str, data: bytes) -> list[bytes] | None:
-    """The committed versions of a document that git may have replaced by this one.
+def replaced_versions(path: str, data: bytes) -> list[bytes] | None:
+    """Return the committed versions of a document that git may have replaced by this one.
 
     Args:
         path: The document.
-        data: What lies there.
+        data: Its bytes now.
 
     Returns:
-        None when `data` is not what the commit has that is checked out. Else the other versions
-        that HEAD named lately, by the reflog, the latest first; none when HEAD did not move, as
-        after `git checkout -- FILE`.
+        The other versions that HEAD had recently, according to the reflog, the latest first. Empty
+        if HEAD had no other one, as after `git checkout -- FILE`. None if HEAD does not have this
+        version, or if there is no repository.
 
-    Cost: none outside of a repository; else two starts of git, and two seconds at most.
+    Cost: none outside of a repository. Otherwise two starts of git, and at most two seconds.
     """
-    return _ask_git(path, lambda git, name: _replaced(git, name, data))
+    return _ask_git(path, lambda git, name: _versions_of_head(git, name, data))
 
 
 def committed_version(path: str) -> bytes | None:
-    """The version of a document that the commit has which is checked out; None: there is none. Runs
-    git.
-    """
+    """Return the version of a document in HEAD. None: there is none. Runs git."""
     contents = _ask_git(
         path, lambda git, name: _contents(git, [f"HEAD:{name}"], time.monotonic() + _GIT_TIMEOUT_S)
     )
@@ -332,61 +392,68 @@ def committed_version(path: str) -> bytes | None:
 
 
 def _ask_git(path: str, ask: Callable[[Git, str], list[bytes] | None]) -> list[bytes] | None:
-    """What `ask` learns from git, by the name that the repository has for a document; None: there
-    is no repository.
+    """Call `ask` with the repository of a document and the document's name in it.
+
+    Returns None if there is no repository, or if git fails.
     """
-    place = Path(path).resolve()
-    top = next((above for above in place.parents if (above / ".git").exists()), None)
-    if top is None:
+    document_path = Path(path).resolve()
+    for directory in document_path.parents:
+        if (directory / ".git").exists():
+            break
+    else:
         return None
-    from capsule.git_program import Git  # Needed seldom, and subprocess with it.
+    from capsule.git_program import Git  # Seldom needed, and it imports subprocess.
 
     try:
-        return ask(Git(str(top)), place.relative_to(top).as_posix())
+        return ask(Git(str(directory)), document_path.relative_to(directory).as_posix())
     except (GitFailed, Refused):
         return None
 
 
-def _replaced(git: Git, name: str, data: bytes) -> list[bytes] | None:
-    until = time.monotonic() + _GIT_TIMEOUT_S
-    revisions = ["HEAD", *(f"HEAD@{{{place}}}" for place in range(1, _MOVES))]
-    # The exit code is 128 where the reflog is shorter; what comes before the end is printed all the
-    # same.
-    asked = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
-    names = _lines(f"{revision}:{name}" for revision in revisions)
-    answer = git.run(*asked, input=names, ok_codes=(0, 128), timeout_s=_GIT_TIMEOUT_S)
+def _versions_of_head(git: Git, name: str, data: bytes) -> list[bytes] | None:
+    """See `replaced_versions`."""
+    deadline = time.monotonic() + _GIT_TIMEOUT_S
+    revisions = ["HEAD"]
+    revisions += [f"HEAD@{{{position}}}" for position in range(1, _MAX_POSITIONS)]
+    answer = git.run(
+        "cat-file",
+        "--batch-check=%(objectname) %(objecttype)",
+        input=_lines(f"{revision}:{name}" for revision in revisions),
+        ok_codes=(0, _REFLOG_TOO_SHORT),
+        timeout_s=_GIT_TIMEOUT_S,
+    )
     objects = [line.rpartition(" ")[::2] for line in answer.text.split("\n")]
-    blobs = list(dict.fromkeys(name for name, kind in objects if kind == "blob"))
-    if objects[0][1] != "blob" or blobs[0] not in _names(data):
+    blobs = list(dict.fromkeys(blob for blob, kind in objects if kind == "blob"))
+    is_in_head = objects[0][1] == "blob" and blobs[0] in _blob_names(data)
+    if not is_in_head:
         return None
-    return _contents(git, blobs[1 : 1 + _VERSIONS], until) if len(blobs) > 1 else []
+    other_blobs = blobs[1 : 1 + _MAX_VERSIONS]
+    return _contents(git, other_blobs, deadline) if other_blobs else []
 
 
-def _names(data: bytes) -> set[str]:
-    """What git may call this content: in either format of objects, and before it wrote line ends
-    for Windows.
+def _blob_names(data: bytes) -> set[str]:
+    """Return the names that git may have for this content: in both formats of objects, and before
+    it wrote line ends for Windows.
     """
     from hashlib import sha1, sha256
 
-    blobs = [
-        b"blob %d\0%b" % (len(content), content) for content in {data, data.replace(b"\r\n", b"\n")}
-    ]
-    return {
-        hashed(blob, usedforsecurity=False).hexdigest()
-        for blob in blobs
-        for hashed in (sha1, sha256)
-    }
+    names = set()
+    for content in (data, data.replace(b"\r\n", b"\n")):
+        blob = b"blob %d\0%b" % (len(content), content)
+        names.add(sha1(blob, usedforsecurity=False).hexdigest())
+        names.add(sha256(blob, usedforsecurity=False).hexdigest())
+    return names
 
 
-def _contents(git: Git, names: list[str], until: float) -> list[bytes]:
-    output = git.run(
-        "cat-file", "--batch", input=_lines(names), timeout_s=max(until - time.monotonic(), 0.1)
-    ).out
+def _contents(git: Git, names: list[str], deadline: float) -> list[bytes]:
+    """Return the contents of blobs. Those that a partial clone lacks are left out."""
+    timeout_s = max(deadline - time.monotonic(), _MIN_GIT_TIMEOUT_S)
+    output = git.run("cat-file", "--batch", input=_lines(names), timeout_s=timeout_s).out
     contents = []
     while output:
         header, _, output = output.partition(b"\n")
         size = header.split(b" ")[-1]
-        if size.isdigit():  # Else "missing", as in a partial clone.
+        if size.isdigit():  # Otherwise it is "missing".
             contents.append(output[: int(size)])
             output = output[int(size) + 1 :]
     return contents

@@ -1,9 +1,15 @@
-"""Bringing the index up to date: finding the files that may have changed, and correcting their
+"""Keep the index of the files up to date: find the files that may have changed, and correct their
 rows.
 
-What must stay true: afterwards the index has what was acknowledged before it began, whoever wrote
-it; the cost follows what changed; a document's mutex is taken only to settle a version of another
-program, and no writer waits for it.
+The object remembers the signature of each file as its row has it. An update compares these with the
+files: with those that a tracker reports as touched, or with all of them by a scan. Versions of
+other programs are reconciled first, outside of any transaction of the index. Then each file that
+differs is read, as little of it as possible (`index_reader`), and its rows are corrected, in
+batches of 50 files a transaction. A damaged file gets a row that has the damage.
+
+What must stay true: after an update the index has everything that was acknowledged before it began,
+whoever wrote it. The cost depends on what changed. A document's mutex is taken only to reconcile a
+version of another program, and no writer waits for an update.
 """
 
 from __future__ import annotations
@@ -29,195 +35,231 @@ if TYPE_CHECKING:
     from capsule.engines.index.tables.writer import IndexWriter
 
 
-#: Files taken in within one transaction, for which other processes wait.
+#: The number of files of one transaction, for which other processes wait.
 _BATCH = 50
-#: Time between two scans without an event: a write through a memory mapping causes none.
+#: Time between two scans without an event. A write through a memory mapping causes none.
 _RESCAN_NS = 10_000_000_000
-#: Some editors move the old version away before they write the new one; this long a missing file is
-#: waited for.
-_QUIET_S, _POLL_S = 0.15, 0.002
-#: After a power cut a file may have newer times than bytes, by as long as the system delays writing
-#: them.
-_WRITTEN_BACK_NS = 60_000_000_000
+#: How long to wait for a missing file, in seconds: some editors move the old version away before
+#: they write the new one. And how often to look for it.
+_QUIET_S = 0.15
+_POLL_S = 0.002
+#: How long the system may delay writing the bytes of a file. After a power cut its times may be
+#: newer than its bytes by as much.
+_WRITEBACK_NS = 60_000_000_000
 
 
 class FilesIndex(Index):
     """The index of one kind of document in files.
 
     Args:
-        storage: Where the documents are read.
+        storage: The files.
         kind: The kind.
-        settle: Takes in a version that the store did not write; raises `NotFound`,
+        reconcile: Reconciles a version that the store did not write. Raises `NotFound`,
             `InvalidDocument`, `StoreBusy`.
     """
 
     _tracker: Tracker | None = None
 
     def __init__(
-        self, storage: FileStorage, kind: str, settle: Callable[[str], StateHeader | None]
+        self, storage: FileStorage, kind: str, reconcile: Callable[[str], StateHeader | None]
     ) -> None:
         self._storage = storage
         self._kind = kind
-        self._settle = settle
+        self._reconcile = reconcile
         super().__init__(storage.derived, storage.path(kind, "x").removesuffix("x.json"))
 
     def _reset(self) -> None:
         super()._reset()
         self._close_tracker()
-        #: The files as the rows have them: each a `Signature`, as a plain tuple.
-        self._seen: dict[str, tuple[int, int, int, int]] | None = None
-        #: Files that may have changed although their signatures did not; and those with several
-        #: names.
-        self._again: set[str] = set()
+        #: The signatures of the files, as the rows have them. Each is a plain tuple.
+        self._row_signatures: dict[str, tuple[int, int, int, int]] | None = None
+        #: Files that may have changed although their signatures did not.
+        self._must_recheck: set[str] = set()
+        #: Files with several names. A write through another name causes no event.
         self._linked: set[str] = set()
-        #: What the store knew of files that are being taken in; each counts once.
-        self._met: dict[str, StateHeader | None] = {}
-        self._refreshes = 0
+        #: The state headers of the files of this update, read before its transactions. Each is
+        #: used once.
+        self._headers: dict[str, StateHeader | None] = {}
+        self._full_updates = 0
         self._scanned_ns = 0
 
     def _update_rows(self, ids: Iterable[str] | None, progress: Progress | None) -> None:
-        db, is_other = self._database.ensure(progress)
-        if is_other or self._seen is None:
+        db, is_other_database = self._database.ensure(progress)
+        if is_other_database or self._row_signatures is None:
             self._reset()
-            self._load(db)
+            self._load_signatures(db)
         started_ns = time.time_ns()
-        touched = (
-            {} if ids == () else self._touched(ids)
-        )  # Most of what a listener asks: the rows as they are.
-        if touched:
+        if ids == ():  # A watcher mostly asks for the rows as they are.
+            changed_files = {}
+        else:
+            changed_files = self._find_changed_files(ids)
+        if changed_files:
             # The progress of building the index was reported already.
-            self._take_in(
-                db, touched, started_ns, None if is_other else progress, whole=ids is None
+            reported_progress = None if is_other_database else progress
+            self._update_files(
+                db, changed_files, started_ns, reported_progress, is_complete=ids is None
             )
         if ids is None:
             self._complete_until_ns = started_ns
-            self._refreshes += 1
+            self._full_updates += 1
 
-    def _load(self, db: sqlite3.Connection) -> None:
-        """What the rows say of the files."""
+    def _load_signatures(self, db: sqlite3.Connection) -> None:
+        """Read from the rows which version of each file they have."""
         rows = db.execute("SELECT id, version, racy FROM capsules WHERE gone = 0").fetchall()
-        self._seen = {
-            id: tuple(orjson.loads(token)) for id, token, _ in rows
-        }  # As `signature_in`: there are many.
-        self._again = {id for id, _, racy in rows if racy}
+        # Not by `signature_in`, because there are many.
+        self._row_signatures = {id: tuple(orjson.loads(token)) for id, token, _ in rows}
+        self._must_recheck = {id for id, _, racy in rows if racy}
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         if meta.get("boot") != self._storage.boot_id:
-            since = meta.get("fresh_ns", 0) - _WRITTEN_BACK_NS
-            self._again |= {id for id, file in self._seen.items() if max(file[2:]) > since}
+            since_ns = meta.get("fresh_ns", 0) - _WRITEBACK_NS
+            for id, signature in self._row_signatures.items():
+                if max(signature[2:]) > since_ns:  # The times of the file.
+                    self._must_recheck.add(id)
 
-    def _touched(self, ids: Iterable[str] | None) -> dict[str, ScannedFile | None]:
-        """The files that may differ from their rows."""
-        assert self._seen is not None
+    # -- Finding the files that may have changed ---------------------------------------------------
+
+    def _find_changed_files(self, ids: Iterable[str] | None) -> dict[str, ScannedFile | None]:
+        """Return the files that may differ from their rows, by id. A file that is gone is None.
+
+        Args:
+            ids: Look only at these. None: at all.
+        """
         if ids is not None:
-            scanned = {id: self._storage.find(self._kind, id) for id in set(ids)}
-            return {id: file for id, file in scanned.items() if self._differs(id, file)}
-        names = self._tracked()
-        if names is None:
+            files = {id: self._storage.find(self._kind, id) for id in set(ids)}
+            return {id: file for id, file in files.items() if self._may_differ(id, file)}
+        reported_ids = self._reported_ids()
+        if reported_ids is None:
             return self._scan()
-        # What was young when it was read is not looked at here: a change would have been an event.
-        scanned = {id: self._storage.find(self._kind, id) for id in names | self._linked}
-        return {
-            id: file
-            for id, file in scanned.items()
-            if (id in names and file) or self._differs(id, file)
-        }
+        # A file that was young when it was read is not looked at again: a change would have caused
+        # an event.
+        files = {id: self._storage.find(self._kind, id) for id in reported_ids | self._linked}
+        changed_files = {}
+        for id, file in files.items():
+            is_reported = id in reported_ids and file is not None
+            if is_reported or self._may_differ(id, file):
+                changed_files[id] = file
+        return changed_files
 
-    def _differs(self, id: str, file: ScannedFile | None) -> bool:
-        assert self._seen is not None
-        seen = self._seen.get(id)
-        return id in self._again or (None if file is None else file.signature) != seen
+    def _may_differ(self, id: str, file: ScannedFile | None) -> bool:
+        assert self._row_signatures is not None
+        signature = None if file is None else file.signature
+        return id in self._must_recheck or signature != self._row_signatures.get(id)
 
-    def _tracked(self) -> set[str] | None:
-        """The ids whose files were touched since the last time, where that can be told."""
+    def _reported_ids(self) -> set[str] | None:
+        """Return the ids whose files were touched since the last call. None: scan all files."""
         if self._tracker is None:
-            # A command asks once and has no use for a tracker.
-            if self._refreshes:
+            # A command updates once, and a tracker is of no use to it.
+            if self._full_updates:
                 self._tracker = self._storage.tracker(self._kind)
             return None
-        names = self._tracker.changed_ids()
-        if names is None and not self._tracker.is_open:
+        ids = self._tracker.changed_ids()
+        if ids is None and not self._tracker.is_open:
             self._close_tracker()
         if time.monotonic_ns() - self._scanned_ns > _RESCAN_NS:
             return None
-        return names
+        return ids
 
     def _close_tracker(self) -> None:
-        tracker, self._tracker = self._tracker, None
+        tracker = self._tracker
+        self._tracker = None
         if tracker is not None:
             tracker.close()
 
     def _scan(self) -> dict[str, ScannedFile | None]:
-        assert self._seen is not None
+        """Compare all files with their rows. Returns those that may differ, by id."""
+        assert self._row_signatures is not None
         self._scanned_ns = time.monotonic_ns()
-        seen, again = self._seen, self._again
-        touched: dict[str, ScannedFile | None] = {}
+        signatures = self._row_signatures
+        changed_files: dict[str, ScannedFile | None] = {}
         linked = set()
-        count = 0
+        present_count = 0
         for file in self._storage.scan(self._kind):
-            id = file[0]
-            if seen.get(id) != file[2] or id in again:
-                touched[id] = file
-            if id in seen:
-                count += 1
+            id = file.id
+            if signatures.get(id) != file.signature or id in self._must_recheck:
+                changed_files[id] = file
+            if id in signatures:
+                present_count += 1
             if file.links > 1:
                 linked.add(id)
         self._linked = linked
-        if count < len(seen):
-            there = {file.id for file in self._storage.scan(self._kind)}
-            touched |= {id: None for id in seen if id not in there}
-        return touched
+        if present_count < len(signatures):  # Some are gone.
+            present_ids = {file.id for file in self._storage.scan(self._kind)}
+            for id in signatures:
+                if id not in present_ids:
+                    changed_files[id] = None
+        return changed_files
 
-    def _take_in(
+    # -- Correcting the rows -----------------------------------------------------------------------
+
+    def _update_files(
         self,
         db: sqlite3.Connection,
-        touched: dict[str, ScannedFile | None],
+        changed_files: dict[str, ScannedFile | None],
         started_ns: int,
         progress: Progress | None,
         *,
-        whole: bool,
+        is_complete: bool,
     ) -> None:
-        """Bring the rows of these files up to date."""
+        """Correct the rows of files, in batches.
+
+        Args:
+            db: The index.
+            changed_files: The files, as `_find_changed_files` returns them.
+            started_ns: The time at which the update began.
+            progress: Is called with the bytes so far, and all bytes.
+            is_complete: Whether these are all files that may differ from their rows.
+        """
         from capsule.engines.index.tables.writer import IndexWriter
 
-        if None in touched.values():
-            self._await_the_missing(touched)
-        self._met = {}
-        # Takes in other programs' versions outside of the transaction.
-        self._met = {id: self._known(file) for id, file in touched.items() if file is not None}
-        left = list(touched.items())
-        sizes = (
-            []
-            if progress is None
-            else [0 if file is None else file.signature.size for file in touched.values()]
-        )
-        while left:
-            now, left = left[:_BATCH], left[_BATCH:]
+        if None in changed_files.values():
+            self._wait_for_missing(changed_files)
+        self._headers = {}
+        # Outside of the transactions, because this may reconcile versions of other programs.
+        self._headers = {
+            id: self._header_of(file) for id, file in changed_files.items() if file is not None
+        }
+        remaining = list(changed_files.items())
+        sizes = []
+        if progress is not None:
+            sizes = [0 if file is None else file.signature.size for _, file in remaining]
+        while remaining:
+            batch = remaining[:_BATCH]
+            remaining = remaining[_BATCH:]
             db.execute("BEGIN IMMEDIATE")
             try:
-                rows = IndexWriter(db)
-                noted = [(id, *self._one(rows, id, file)) for id, file in now]
-                self._commit(db, rows, started_ns, whole=whole and not left)
+                writer = IndexWriter(db)
+                updated = [(id, *self._update_row(writer, id, file)) for id, file in batch]
+                self._commit(db, writer, started_ns, is_complete=is_complete and not remaining)
             except BaseException:
                 with suppress(sqlite3.Error):
                     db.execute("ROLLBACK")
                 raise
-            for id, signature, again in noted:
-                self._note(id, signature, again=again)
+            for id, signature, must_recheck in updated:
+                self._remember_signature(id, signature, must_recheck=must_recheck)
             if progress is not None and len(sizes) > 1:
-                progress(sum(sizes[: len(sizes) - len(left)]), sum(sizes))
+                progress(sum(sizes[: len(sizes) - len(remaining)]), sum(sizes))
 
     def _commit(
-        self, db: sqlite3.Connection, rows: IndexWriter, started_ns: int, *, whole: bool
+        self, db: sqlite3.Connection, writer: IndexWriter, started_ns: int, *, is_complete: bool
     ) -> None:
+        """Add the changes to the journal, and end the transaction.
+
+        Args:
+            db, writer: The index, in a transaction.
+            started_ns: The time at which the update began.
+            is_complete: Whether the index now has everything that was written before that.
+        """
         from capsule.engines.index.tables import journal
 
         meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
-        fresh_ns = meta.get("fresh_ns", 0)
-        if rows.changes:
-            journal.record(db, rows.changes, time.time_ns() // 1_000_000, fresh_ns // 1_000_000)
-        if whole:
+        complete_until_ns = meta.get("fresh_ns", 0)
+        if writer.changes:
+            now_ms = time.time_ns() // 1_000_000
+            journal.record(db, writer.changes, now_ms, complete_until_ns // 1_000_000)
+        if is_complete:
             db.execute(
-                "INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)", (max(started_ns, fresh_ns),)
+                "INSERT OR REPLACE INTO meta VALUES('fresh_ns', ?)",
+                (max(started_ns, complete_until_ns),),
             )
             if meta.get("boot") != self._storage.boot_id:
                 db.execute(
@@ -225,133 +267,156 @@ class FilesIndex(Index):
                 )
         db.execute("COMMIT")
 
-    def _note(self, id: str, signature: Signature | None, *, again: bool) -> None:
-        assert self._seen is not None
+    def _remember_signature(
+        self, id: str, signature: Signature | None, *, must_recheck: bool
+    ) -> None:
+        """Remember which version of a file its row has. None: it has no row."""
+        assert self._row_signatures is not None
         if signature is None:
-            self._seen.pop(id, None)
+            self._row_signatures.pop(id, None)
         else:
-            self._seen[id] = signature
-        (self._again.add if again else self._again.discard)(id)
+            self._row_signatures[id] = signature
+        if must_recheck:
+            self._must_recheck.add(id)
+        else:
+            self._must_recheck.discard(id)
         self._mark_stale(id)
 
-    def _await_the_missing(self, touched: dict[str, ScannedFile | None]) -> None:
-        """Give documents that vanished a moment to come back: vim moves the old version
-        away first.
-        """
-        missing = {id for id, file in touched.items() if file is None and self._remembers(id)}
+    def _wait_for_missing(self, changed_files: dict[str, ScannedFile | None]) -> None:
+        """Wait a moment for documents that vanished: vim moves the old version away first."""
+        missing = {
+            id for id, file in changed_files.items() if file is None and self._has_header(id)
+        }
         deadline = time.monotonic() + _QUIET_S
         while missing and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            touched |= {id: self._storage.find(self._kind, id) for id in missing}
-            missing = {id for id in missing if touched[id] is None}
+            changed_files |= {id: self._storage.find(self._kind, id) for id in missing}
+            missing = {id for id in missing if changed_files[id] is None}
 
-    def _remembers(self, id: str) -> bool:
+    def _has_header(self, id: str) -> bool:
+        """Check that the store wrote a document and did not delete it."""
         try:
             return self._storage.recorded_header(self._kind, id) is not None
         except CapsuleError:
             return False
 
-    def _known(self, file: ScannedFile) -> StateHeader | None:
-        """What the store knows of a file; one that changed since the store wrote it is taken in
-        first.
+    def _header_of(self, file: ScannedFile) -> StateHeader | None:
+        """Return the state header of a file, after reconciling another program's version.
+
+        Returns None if there is none, or if the file can't be reconciled now.
         """
         if not file.is_regular:
             return None
         id = file.id
-        if (met := self._met.pop(id, None)) is not None and met.signature == file.signature:
-            return met
+        header = self._headers.pop(id, None)
+        if header is not None and header.signature == file.signature:
+            return header
         try:
-            # As `FileStorage.current_header` says it; but most files of a fresh clone have no note, and one
-            # look tells that.
-            noted = self._storage.recorded_header(self._kind, id)
-            now = self._storage.find(self._kind, id) if noted is not None else file
-            if now is None:
+            # As `FileStorage.current_header`, but with one look at a file without a header. Most
+            # files of a fresh clone have none.
+            header = self._storage.recorded_header(self._kind, id)
+            current = self._storage.find(self._kind, id) if header is not None else file
+            if current is None:
                 return None
-            if noted is not None and noted.signature != now.signature:
-                return self._settle(id)
-            if noted is not None and noted.boot_id == self._storage.boot_id:
-                return noted
-            return self._settle(id) if self._storage.may_be_incomplete(self._kind, id) else None
+            if header is not None and header.signature != current.signature:
+                return self._reconcile(id)
+            if header is not None and header.boot_id == self._storage.boot_id:
+                return header
+            if self._storage.may_be_incomplete(self._kind, id):
+                return self._reconcile(id)
+            return None
         except CapsuleError:
             return None
 
-    def _one(
-        self, rows: IndexWriter, id: str, file: ScannedFile | None
+    def _update_row(
+        self, writer: IndexWriter, id: str, file: ScannedFile | None
     ) -> tuple[Signature | None, bool]:
-        """Bring the rows of one file up to date; its signature there, and whether to look again."""
+        """Correct the rows of one file.
+
+        Returns the signature that the row has then, and whether the file must be read again later.
+        """
         from capsule.engines.files.index_reader import signature_in
 
-        row = rows.get(id)
-        file = self._storage.find(self._kind, id) if file is not None else None
-        state = None
+        row = writer.get(id)
         if file is not None:
-            if row is None or row["gone"]:
-                state = self._found(file, None)
-            else:
-                is_same = file.signature == signature_in(row["version"])
-                if is_same and not row["racy"] and id not in self._again:
-                    return file.signature, False  # Another process was here first.
-                state = self._found(file, row, verify=is_same)
-                if state is not None and row["racy"] and not is_same and state.start:
-                    # Only the end was read: what lies before may have changed within the same tick
-                    # as the last time.
-                    state = state._replace(must_recheck=True)
-        if state is None:
+            file = self._storage.find(self._kind, id)
+        if file is None:
+            update = None
+        elif row is None or row["gone"]:
+            update = self._read_when_stable(file, None)
+        else:
+            is_same = file.signature == signature_in(row["version"])
+            if is_same and not row["racy"] and id not in self._must_recheck:
+                return file.signature, False  # Another process has updated the row.
+            update = self._read_when_stable(file, row, verify=is_same)
+            if update is not None and row["racy"] and not is_same and update.start:
+                # Only the end was read. What is before it may have changed in the same tick of the
+                # clock in which it was read last.
+                update = update._replace(must_recheck=True)
+        if update is None:
             if row is not None and not row["gone"]:
-                rows.remove(id, row, by_store=bool(row["tag"]) and not self._remembers(id))
+                is_deleted_by_store = bool(row["tag"]) and not self._has_header(id)
+                writer.remove(id, row, by_store=is_deleted_by_store)
             return None, False
-        rows.put(id, row, state)
-        return signature_in(state.version.token), state.must_recheck
+        writer.put(id, row, update)
+        return signature_in(update.version.token), update.must_recheck
 
-    def _found(
-        self, file: ScannedFile, before: ConversationRow | None, *, verify: bool = False
+    def _read_when_stable(
+        self, file: ScannedFile, row: ConversationRow | None, *, verify: bool = False
     ) -> IndexUpdate | None:
-        """A file as it is, once the tear of a crash is mended and a program that writes it in place
-        is done.
+        """Read a file for the index. Returns None if it is gone.
+
+        Repairs a torn write first, and waits briefly for a program that is writing the file in
+        place.
+
+        Args:
+            file: The file.
+            row: Its row in the index.
+            verify: See `read_for_index`.
         """
         from capsule.engines.files.index_reader import read_for_index
 
-        deadline, is_ours, now = time.monotonic() + _QUIET_S, False, file
+        deadline = time.monotonic() + _QUIET_S
+        was_reconciled = False
         while True:
-            state = read_for_index(self._storage, self._kind, now, self._known, before, verify)
-            if is_ours or state is None or not state.damaged or not file.is_regular:
-                return state
-            is_ours = state.repairable or self._remembers(file.id)
-            if is_ours:
+            update = read_for_index(self._storage, self._kind, file, self._header_of, row, verify)
+            if was_reconciled or update is None or not update.damaged or not file.is_regular:
+                return update
+            if update.repairable or self._has_header(file.id):
+                was_reconciled = True
                 try:
-                    self._settle(file.id)
+                    self._reconcile(file.id)
                 except CapsuleError:
-                    return state
+                    return update
             else:
-                if not state.must_recheck or time.monotonic() > deadline:
-                    return state
+                if not update.must_recheck or time.monotonic() > deadline:
+                    return update
                 time.sleep(_POLL_S)
-            again = self._storage.find(self._kind, file.id)
-            if again is None:
+            current = self._storage.find(self._kind, file.id)
+            if current is None:
                 return None
-            now = again
+            file = current
 
     def _fill(self, db: sqlite3.Connection, progress: Progress | None) -> None:
-        """Fill an empty index with all there is."""
         from capsule.engines.index.tables.writer import IndexWriter
 
         started_ns = time.time_ns()
-        # Messages are numbered as they come, and a search ranks the newest numbers: what changed
-        # last comes last.
+        # Messages get numbers in this order, and a search ranks the highest numbers first. So what
+        # changed last comes last.
         files = sorted(self._storage.scan(self._kind), key=lambda file: file.signature.mtime_ns)
-        total = sum(file.signature.size for file in files)
+        total_bytes = sum(file.signature.size for file in files)
 
-        def states() -> Iterator[tuple[str, IndexUpdate]]:
-            done = 0
+        def updates() -> Iterator[tuple[str, IndexUpdate]]:
+            done_bytes = 0
             for file in files:
-                state = self._found(file, None)
-                if state is not None:
-                    yield file.id, state
-                done += file.signature.size
+                update = self._read_when_stable(file, None)
+                if update is not None:
+                    yield file.id, update
+                done_bytes += file.signature.size
                 if progress is not None:
-                    progress(done, total)
+                    progress(done_bytes, total_bytes)
 
-        IndexWriter(db).fill(states())
+        IndexWriter(db).fill(updates())
         db.execute(
             "INSERT INTO meta VALUES('fresh_ns', ?), ('boot', ?)",
             (started_ns, self._storage.boot_id),

@@ -1,11 +1,11 @@
 """Read a file for the index, and as little of it as possible.
 
 If the state header proves that the store only appended since the index was updated, only the new
-part of the file is read. Otherwise the whole file is read, and only its head and new messages are
-parsed if a checksum shows that the old messages are the same.
+part of the file is read. Otherwise the whole file is read. If a checksum shows that the old
+messages are the same, only its head and its new messages are parsed.
 
 What must stay true: reading takes no mutex. A file that changed while it was read, or may have
-changed within the same tick of the clock, is marked to be read again.
+changed within the same tick of the clock, is marked to be read again (`must_recheck`).
 """
 
 from __future__ import annotations
@@ -39,170 +39,174 @@ if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
 
 
-#: The signature that no file has.
-#: More than a tick of the clock (10 ms); and for file systems that store only whole seconds (FAT:
-#: two).
+#: A file that is younger may change without another signature: more than a tick of the clock
+#: (10 ms).
 _YOUNG_NS = 50_000_000
+#: The same for file systems that store only whole seconds (FAT: two).
 _YOUNG_COARSE_NS = 2_100_000_000
 _SECOND_NS = 1_000_000_000
 _TRIES = 5
+#: More bytes than there are between the offset of the context and the end of the head.
+_CONTEXT_START_BYTES = 64
 
 
-def version_of(file: Signature) -> IndexedVersion:
-    """The version in a file, whose token `signature_in` reads."""
-    token = orjson.dumps([*file]).decode()
-    return IndexedVersion(token, file.size, file.mtime_ns, max(file.mtime_ns, file.ctime_ns))
+def version_of(signature: Signature) -> IndexedVersion:
+    """Return the version for the index of a file with this signature."""
+    token = orjson.dumps([*signature]).decode()
+    changed_ns = max(signature.mtime_ns, signature.ctime_ns)
+    return IndexedVersion(token, signature.size, signature.mtime_ns, changed_ns)
 
 
 def signature_in(token: str) -> Signature:
-    """The signature of a file in the token that `version_of` gave it."""
+    """Return the signature of a file from the token that `version_of` made."""
     return Signature(*orjson.loads(token))
 
 
 def is_young(signature: Signature, now_ns: int) -> bool:
-    """Whether a file is so young at `now_ns` that a change within the same tick of the clock may
-    still come.
-    """
-    latest = max(signature.mtime_ns, signature.ctime_ns)
-    coarse = signature.ctime_ns % _SECOND_NS == 0
-    return latest > now_ns - (_YOUNG_COARSE_NS if coarse else _YOUNG_NS)
+    """Check if a file is so young at `now_ns` that it may still change within the same tick."""
+    changed_ns = max(signature.mtime_ns, signature.ctime_ns)
+    has_whole_seconds = signature.ctime_ns % _SECOND_NS == 0
+    return changed_ns > now_ns - (_YOUNG_COARSE_NS if has_whole_seconds else _YOUNG_NS)
 
 
 def read_for_index(
     storage: FileStorage,
     kind: str,
     scanned: ScannedFile,
-    know: Callable[[ScannedFile], StateHeader | None],
-    before: ConversationRow | None,
+    read_header: Callable[[ScannedFile], StateHeader | None],
+    row: ConversationRow | None,
     verify: bool = False,
 ) -> IndexUpdate | None:
-    """Read a file, as little of it as will do.
+    """Read a file, and as little of it as possible. Returns None if it is gone.
 
     Args:
-        storage: Where the documents are read.
+        storage: The files.
         kind: The kind of document.
-        scanned: The file as it was met.
-        know: Says what the store knows of it, when it is as the store left it.
-        before: What the index knows of it.
-        verify: Whether a change may have left the signature as it was, so that it vouches for
-            nothing.
-
-    Returns:
-        None when it is gone.
+        scanned: The file, as the scan found it.
+        read_header: Returns the state header of a file if it describes the file.
+        row: The row of the index for the file.
+        verify: Whether the file may have changed without another signature. Then the whole file is
+            read and parsed.
     """
-    id, path = scanned.id, scanned.path
-    started = time.time_ns()
+    id = scanned.id
+    path = scanned.path
+    started_ns = time.time_ns()
 
     def damaged(problem: str) -> IndexUpdate:
-        return IndexUpdate(
-            version_of(scanned.signature), is_young(scanned.signature, started), damaged=problem
-        )
+        signature = scanned.signature
+        return IndexUpdate(version_of(signature), is_young(signature, started_ns), damaged=problem)
 
-    if (original := original_of(id)) is not None:
+    original = original_of(id)
+    if original is not None:
         return damaged(f"{path}: a conflict copy of conversation {original}; a repair merges it")
     data = b""
     try:
         check_id(id)
         if not scanned.is_regular:
-            storage.read(kind, id)  # Says what is wrong with it.
+            storage.read(kind, id)  # Raises the error that describes it.
         for _ in range(_TRIES):
-            known = know(scanned)
-            started = time.time_ns()
-            if known is not None and before is not None and not verify:
-                grown = _read_appended(storage, kind, id, known, before)
-                if grown is not None:
-                    return grown._replace(must_recheck=is_young(known.signature, started))
-            got = storage.read(kind, id)
-            if got is None:
+            header = read_header(scanned)
+            started_ns = time.time_ns()
+            if header is not None and row is not None and not verify:
+                appended = _read_appended(storage, kind, id, header, row)
+                if appended is not None:
+                    return appended._replace(must_recheck=is_young(header.signature, started_ns))
+            content = storage.read(kind, id)
+            if content is None:
                 return None
-            data, signature = got
-            if signature == NO_SIGNATURE or (
-                known is not None and (signature != known.signature or not known.ends(data))
-            ):
+            data, signature = content
+            if signature == NO_SIGNATURE:
                 continue
-            file = parse_with_header(data, version_of(signature), path, id, known, before, verify)
-            return file._replace(
-                must_recheck=is_young(signature, started),
-                repairable=bool(file.damaged) and _is_mendable(data),
+            if header is not None and (signature != header.signature or not header.ends(data)):
+                continue
+            version = version_of(signature)
+            update = parse_with_header(data, version, path, id, header, row, verify)
+            return update._replace(
+                must_recheck=is_young(signature, started_ns),
+                repairable=bool(update.damaged) and _is_repairable(data),
             )
     except CapsuleError as error:
         return damaged(error.message)
-    # It is written all the time: take what was read last, and read the file again later.
-    return parse_with_header(data, version_of(NO_SIGNATURE), path, id, None, None, True)._replace(
-        must_recheck=True
-    )
+    # The file is written all the time: take the bytes that were read last, and read it again later.
+    update = parse_with_header(data, version_of(NO_SIGNATURE), path, id, None, None, True)
+    return update._replace(must_recheck=True)
 
 
-def _is_mendable(data: bytes) -> bool:
-    from capsule.format.recovery import (
-        torn_files,  # Its patterns take a millisecond, and nearly no file is damaged.
-    )
+def _is_repairable(data: bytes) -> bool:
+    # Its patterns take a millisecond, and nearly no file is damaged.
+    from capsule.format.recovery import torn_files
 
     return torn_files.repair_torn(data) is not None
 
 
 def _read_appended(
-    storage: FileStorage, kind: str, id: str, known: StateHeader, before: ConversationRow
+    storage: FileStorage, kind: str, id: str, header: StateHeader, row: ConversationRow
 ) -> IndexUpdate | None:
-    """A file to which the store has only appended since, read from where the index stopped; else
-    None.
+    """Read the messages that the store appended since the row was written.
 
-    The note's tag tells: every other write gets a new one.
+    Returns None if that is not all that changed: every write except a plain append has a new tag.
     """
-    at = known.anatomy
-    if (
-        at is None
-        or not _is_continued(before)
-        or (before["tag"], signature_in(before["version"]).inode)
-        != (known.tag, known.signature.inode)
-        or before["history"] != at.history
-        or before["tail"] > at.tail
-    ):
+    file_layout = header.file_layout
+    if file_layout is None or not _has_canonical_messages(row):
         return None
-    got = storage.read(kind, id, before["tail"])
-    if got is None or got[1] != known.signature or not known.ends(got[0]):
+    inode = signature_in(row["version"]).inode
+    if (row["tag"], inode) != (header.tag, header.signature.inode):
         return None
-    return _parse_appended(
-        version_of(known.signature), known, before, got[0][: at.tail - before["tail"]]
-    )
+    if row["history"] != file_layout.history or row["tail"] > file_layout.tail:
+        return None
+    content = storage.read(kind, id, row["tail"])
+    if content is None or content.signature != header.signature:
+        return None
+    if not header.ends(content.data):
+        return None
+    block = content.data[: file_layout.tail - row["tail"]]
+    return _parse_appended(version_of(header.signature), header, row, block)
 
 
-def _is_continued(before: ConversationRow) -> bool:
-    """Whether the index has the messages of a file in the canonical layout, and so can read on
-    behind them.
+def _has_canonical_messages(row: ConversationRow) -> bool:
+    """Check that the row has the messages of a file in the canonical layout, so that reading can
+    continue after them.
     """
-    return not before["damaged"] and None not in (
-        before["tail"],
-        before["history"],
-        before["digest"],
-    )
+    return not row["damaged"] and None not in (row["tail"], row["history"], row["digest"])
 
 
 def _parse_appended(
-    version: IndexedVersion, known: StateHeader, before: ConversationRow, block: bytes
+    version: IndexedVersion, header: StateHeader, row: ConversationRow, block: bytes
 ) -> IndexUpdate | None:
-    """What was found where these lines of entries stand behind those that the index has; None when
-    they can't be.
+    """Parse the entries that follow those in the row. Returns None if they are not of the canonical
+    layout.
+
+    Args:
+        version: The version of the file.
+        header: The file's state header, of a canonical file.
+        row: The row of the index for the file.
+        block: The bytes from the end of the row's entries to the end of the last entry.
     """
-    assert known.anatomy is not None
-    at, lines = known.anatomy, block.removeprefix(b",")
+    file_layout = header.file_layout
+    assert file_layout is not None
+    lines = block.removeprefix(b",")
     try:
         messages = messages_of(orjson.loads(b"[" + lines + b"]"), pieces_of(lines))
     except (ValueError, KeyError, TypeError):
         return None
-    if messages is None or len(messages) != at.entries - before["entries"]:
+    if messages is None or len(messages) != file_layout.entries - row["entries"]:
         return None
+    checksum = zlib.crc32(block, row["digest"])
     return IndexUpdate(
         version,
-        False,
-        tag=known.tag,
-        by_store=known.durability is not Durability.EXTERNAL,
-        updated_at=known.updated_at,
-        start=before["entries"],
+        must_recheck=False,
+        tag=header.tag,
+        by_store=_is_by_store(header),
+        updated_at=header.updated_at,
+        start=row["entries"],
         messages=messages,
-        entries=at.entries,
-        history_span=(at.history, at.tail, zlib.crc32(block, before["digest"])),
+        entries=file_layout.entries,
+        history_span=(file_layout.history, file_layout.tail, checksum),
     )
+
+
+def _is_by_store(header: StateHeader) -> bool:
+    return header.durability is not Durability.EXTERNAL
 
 
 def parse_with_header(
@@ -214,40 +218,55 @@ def parse_with_header(
     row: ConversationRow | None,
     verify: bool,
 ) -> IndexUpdate:
-    """Parse a whole file. What the header and the row vouch for is not parsed again."""
-    is_vouched = not verify and header is not None and header.anatomy is not None
+    """Parse a whole file. What the header and the row vouch for is not parsed again.
+
+    Args:
+        data, version: The file.
+        path, id: Its path and id.
+        header: Its state header, if it describes the file.
+        row: The row of the index for the file.
+        verify: Whether the header vouches for nothing.
+    """
+    is_vouched = not verify and header is not None and header.file_layout is not None
     try:
         if header is not None and row is not None:
             update = _parse_new_head(data, version, path, header, row)
             if update is not None:
                 return update
     except InvalidDocument as error:
-        return IndexUpdate(version, False, damaged=error.message)
+        return IndexUpdate(version, must_recheck=False, damaged=error.message)
     update = parse_file(data, version, path, id, is_vouched=is_vouched)
     if header is None or verify or update.damaged:
         return update
-    return update._replace(tag=header.tag, by_store=header.durability is not Durability.EXTERNAL)
+    return update._replace(tag=header.tag, by_store=_is_by_store(header))
 
 
 def _parse_new_head(
-    data: bytes, version: IndexedVersion, path: str, known: StateHeader, before: ConversationRow
+    data: bytes, version: IndexedVersion, path: str, header: StateHeader, row: ConversationRow
 ) -> IndexUpdate | None:
-    """A file to whose history the store has only appended since, whatever it did to the head; else
-    None.
+    """Parse the head and the appended messages of a file whose other messages are the same.
+
+    Returns None if they are not the same, or if the row has none of the canonical layout.
     """
-    at = known.anatomy
-    if at is None or not _is_continued(before):
+    file_layout = header.file_layout
+    if file_layout is None or not _has_canonical_messages(row):
         return None
-    tail = at.history + before["tail"] - before["history"]
-    if tail > at.tail or zlib.crc32(memoryview(data)[at.history : tail]) != before["digest"]:
+    start = file_layout.history
+    row_end = start + row["tail"] - row["history"]
+    if row_end > file_layout.tail:
         return None
-    file = _parse_appended(version, known, before, data[tail : at.tail])
+    if zlib.crc32(memoryview(data)[start:row_end]) != row["digest"]:
+        return None
+    update = _parse_appended(version, header, row, data[row_end : file_layout.tail])
+    context_offset = file_layout.context
     try:
-        document = orjson.loads(layout.head_of(data[: at.context + 64]) or b"")
-        document |= orjson.loads(
-            b"{" + data[at.context : data.rfind(b",", at.context, at.history)] + b"}"
-        )
+        encoded_head = layout.head_of(data[: context_offset + _CONTEXT_START_BYTES])
+        document = orjson.loads(encoded_head or b"")
+        context_end = data.rfind(b",", context_offset, file_layout.history)
+        document |= orjson.loads(b"{" + data[context_offset:context_end] + b"}")
         head = Head.of(document, path, version.size)
     except (ValueError, KeyError, TypeError):
         return None
-    return None if file is None or head is None else with_head(file, document, head)
+    if update is None or head is None:
+        return None
+    return with_head(update, document, head)

@@ -1,12 +1,16 @@
 """The state header of a document: what the store's last write left on the disk.
 
-It is 512 bytes in the document's mutex file: one padded JSON line after its CRC-32. It is
-overwritten in place under the mutex and never flushed, since everything in it is derived. One byte
-after it, the failure mark, says that a flush of the document or of its log failed. The mark needs
-no mutex.
+Each document has a mutex file, and its first 512 bytes are the state header: a CRC-32 and one
+padded JSON line. It names the signature of the file, the offsets of its parts, a tag, times, the
+end of the log, and what is known to be durable. A reader compares the signature with the file: if
+they agree, nothing else needs to be read.
+
+The header is overwritten in place under the mutex and never flushed, since all of it is derived.
+The byte after it is the failure mark: a flush of the document or of its log failed. The mark can
+be written without the mutex.
 
 What must stay true: a header that is torn, stale, missing or impossible costs a look at the whole
-document and nothing else; a reader without the mutex checks the header by its CRC.
+document and nothing else. A reader without the mutex checks the header by its CRC.
 """
 
 from __future__ import annotations
@@ -23,11 +27,11 @@ from capsule.engines.files.disk.log import LogPosition
 from capsule.format.json.layout import FileLayout, closing_of
 from capsule.timestamps import WIDTH, is_canonical, sortable
 
-#: No clock that stamps files has a longer step: a younger file may be written to without its times
-#: changing.
+#: The longest step of a clock that sets the times of files. A write to a file that is younger than
+#: this may leave its times unchanged.
 STEP_NS = 10_000_000
 HEADER_BYTES = 512
-#: The failure mark, the byte after a header: a flush failed, so everything is to be written anew.
+#: The failure mark, the byte after a header: a flush failed, so everything must be written anew.
 MARKED = b"!"
 _VERSION = 6
 _PREFIX = b'{"note":%d,' % _VERSION
@@ -36,26 +40,25 @@ _PREFIX = b'{"note":%d,' % _VERSION
 class Durability(Enum):
     """What is known to be on the disk of a document.
 
-    The first four are recorded in the state header. The others are what a holder of the mutex
-    finds. A power cut takes nothing acknowledged from a document in any of these states, since the
-    log has it until a checkpoint says that the document itself has it. `HeldDocument` has the table
-    of the events that lead from one state to another.
+    The first four are recorded in the state header. The others describe what the holder of a mutex
+    finds. In each of these states a power cut takes nothing acknowledged from the document: the log
+    has every write until a checkpoint records that the document has it. `HeldDocument` has the
+    table of the events that lead from one state to another.
     """
 
-    #: The version that the last checkpoint counted, by bytes and by name. What was appended after
-    #: that checkpoint is in the log.
+    #: The bytes and the name of the version that the last checkpoint counted. The log has what was
+    #: appended after that checkpoint.
     DURABLE = "durable"
-    #: Nothing: another program put this version there, and it was not flushed yet.
+    #: Nothing: another program wrote this version, and it was not flushed yet.
     EXTERNAL = "external"
     #: Nothing: a flush failed, or a writer died. Another flush would prove nothing, so every byte
-    #: is to be written anew.
+    #: must be written anew.
     UNFLUSHED = "unflushed"
-    #: The bytes, but perhaps not the name: the store itself is moving the document back from the
-    #: trash.
+    #: The bytes, but perhaps not the name: the store is moving the document back from the trash.
     RESTORING = "restoring"
-    #: Not looked at yet in this hold of the mutex.
+    #: Not read yet by this holder of the mutex.
     UNREAD = "unread"
-    #: Nothing: there is no valid header. The file and the log are to be read.
+    #: Nothing: there is no valid header. The file and the log must be read.
     UNKNOWN = "unknown"
     #: What the last checkpoint counts: the header is of an earlier run of the machine. The log has
     #: every acknowledged write.
@@ -79,22 +82,21 @@ class StateHeader(NamedTuple):
 
     Attributes:
         signature: The signature of its file.
-        anatomy: The offsets of its parts. None if its layout isn't canonical, so that it is only
-            ever replaced.
-        tag: A key for caches. It changes whenever the head changes, except for `updatedAt` in
-            place.
+        file_layout: The offsets of its parts. None if its layout isn't canonical. Such a file is
+            only ever replaced.
+        tag: A random key for caches. Every write except a splice changes it.
         updated_at: `updatedAt` of the file. Empty if the layout isn't canonical.
-        boot_id: The run of the machine in which this holds. After a power cut a signature proves
-            nothing: the size and the times may be on the disk, and the bytes not.
+        boot_id: The run of the machine and the disk in which this holds. After a power cut a
+            signature proves nothing: the size and the times may be on the disk without the bytes.
         durability: What is known to be on the disk.
-        newest_updated_at: The latest `updatedAt` that this document ever had, as far as is known.
-            The next one is later.
+        newest_updated_at: The latest `updatedAt` that this document is known to have had. The next
+            write gets a later one.
         newest_message_time: The time of the newest message that the store wrote. Empty if it isn't
             known.
     """
 
     signature: Signature
-    anatomy: FileLayout | None
+    file_layout: FileLayout | None
     tag: str
     updated_at: str
     boot_id: str
@@ -104,21 +106,33 @@ class StateHeader(NamedTuple):
 
     @classmethod
     def of_unknown_file(cls, boot_id: str, durability: Durability) -> StateHeader:
-        """Return a header that no file agrees with, so that the next holder reads the whole."""
-        return cls(NO_SIGNATURE, None, new_tag(), "", boot_id, durability)
+        """Return a header that no file agrees with, so that the next holder reads the whole file."""
+        return cls(
+            signature=NO_SIGNATURE,
+            file_layout=None,
+            tag=new_tag(),
+            updated_at="",
+            boot_id=boot_id,
+            durability=durability,
+        )
 
     def ends(self, data: bytes) -> bool:
-        """Check that bytes of this signature, read without the mutex, end as this version does.
+        """Check that bytes of this signature, read without the mutex, end like this version.
 
-        A clock that ticks every few milliseconds lets a splice that is not finished leave the
-        signature unchanged.
+        The signature alone is not enough: within one tick of the clock, an unfinished splice leaves
+        it unchanged.
         """
-        return self.anatomy is None or data.endswith(closing_of(self.anatomy))
+        return self.file_layout is None or data.endswith(closing_of(self.file_layout))
 
 
 class FileVersion(NamedTuple):
-    """A `Version`. `is_settled`: the file was so old when it was read that no other version can
-    have its signature.
+    """One version of a document without entries, as its file had it. See `DocumentVersion`.
+
+    Attributes:
+        data: The bytes of the file.
+        signature: Its signature.
+        is_settled: Whether the file was so old when it was read that no other version can have the
+            same signature.
     """
 
     data: bytes
@@ -130,7 +144,7 @@ class ReadPosition(NamedTuple):
     """How far the entries of a file were read.
 
     Attributes:
-        signature, tag: Of the version that was read.
+        signature, tag: The signature and the tag of the version that was read.
         tail: The byte after its last entry. -1: its layout isn't canonical.
     """
 
@@ -141,29 +155,29 @@ class ReadPosition(NamedTuple):
     @classmethod
     def of(cls, header: StateHeader) -> ReadPosition:
         """Return the position after a version that was read to its end."""
-        tail = -1 if header.anatomy is None else header.anatomy.tail
+        tail = -1 if header.file_layout is None else header.file_layout.tail
         return cls(header.signature, header.tag, tail)
 
-    def goes_on_in(self, header: StateHeader) -> bool:
+    def continues_in(self, header: StateHeader) -> bool:
         """Check that a version is this one with entries appended."""
         return (
-            header.anatomy is not None
+            header.file_layout is not None
             and self.tag == header.tag
-            and 0 <= self.tail <= header.anatomy.tail
+            and 0 <= self.tail <= header.file_layout.tail
         )
 
 
 def new_tag() -> str:
-    """Return a tag for a head that was written anew."""
+    """Return a random tag for a new version."""
     return os.urandom(8).hex()
 
 
 def encode_header(header: StateHeader, log: LogPosition | None) -> bytes:
-    """Encode the state of a document, and where its log ends."""
+    """Encode the state of a document and the end of its log. Returns `HEADER_BYTES` bytes."""
     fields = {
         "note": _VERSION,
         "file": tuple(header.signature),
-        "at": None if header.anatomy is None else tuple(header.anatomy),
+        "at": None if header.file_layout is None else tuple(header.file_layout),
         "tag": header.tag,
         "stamp": header.updated_at,
         "boot": header.boot_id,
@@ -177,10 +191,10 @@ def encode_header(header: StateHeader, log: LogPosition | None) -> bytes:
 
 
 def decode_header(raw: bytes) -> tuple[StateHeader, LogPosition | None] | None:
-    """Decode the state of a document and the end of its log. None: this is no header.
+    """Decode the state of a document and the end of its log.
 
-    A correct checksum proves nothing about the fields, so a header with impossible fields is none
-    either.
+    Returns None if the bytes are not a header of this version, or if a field is impossible: a
+    correct checksum proves nothing about the fields.
     """
     body = raw[9 : HEADER_BYTES - 1]
     if not body.startswith(_PREFIX) or raw[:8] != b"%08x" % zlib.crc32(body):
@@ -189,7 +203,7 @@ def decode_header(raw: bytes) -> tuple[StateHeader, LogPosition | None] | None:
         fields = orjson.loads(body)
         header = StateHeader(
             signature=Signature(*fields["file"]),
-            anatomy=None if fields["at"] is None else FileLayout(*fields["at"]),
+            file_layout=None if fields["at"] is None else FileLayout(*fields["at"]),
             tag=fields["tag"],
             updated_at=fields["stamp"],
             boot_id=fields["boot"],
@@ -209,37 +223,40 @@ def _is_possible(header: StateHeader, log_end: LogPosition | None) -> bool:
     """Check that all fields have their types, that all offsets are inside the file, and that a log
     can end there.
 
-    Every read of a document decodes a header, so the checks are calls of the interpreter's own
-    functions as far as possible.
+    Every read of a document decodes a header. So the checks call the interpreter's own functions as
+    far as possible, which are fast.
     """
-    if log_end is not None:
-        if set(map(type, log_end)) != {int} or min(log_end) < 0:
-            return False
-        if not log_end.durable <= log_end.end <= log_end.size:
-            return False
-    signature = header.signature
-    times = (header.updated_at, header.newest_updated_at, header.newest_message_time)
     if header.durability not in _RECORDED:
         return False
+    if log_end is not None and not _is_possible_log_end(log_end):
+        return False
+    signature = header.signature
     if set(map(type, signature)) != {int} or min(signature[:2]) < 0:
         return False
+    times = (header.updated_at, header.newest_updated_at, header.newest_message_time)
     if set(map(type, (header.tag, header.boot_id, *times))) != {str}:
         return False
     for time in set(times):
         if time and not is_canonical(time) and not sortable(time):
             return False
-    anatomy = header.anatomy
-    if anatomy is None:
+    if header.file_layout is None:
         return True
-    offsets = anatomy[:-1]
-    if (
-        set(map(type, offsets)) != {int}
-        or min(offsets) < 0
-        or type(anatomy.ends_active) is not bool
-    ):
+    if len(header.updated_at) != WIDTH or header.file_layout.size != signature.size:
         return False
-    if len(header.updated_at) != WIDTH or anatomy.size != signature.size:
+    return _is_possible_layout(header.file_layout)
+
+
+def _is_possible_log_end(log_end: LogPosition) -> bool:
+    if set(map(type, log_end)) != {int} or min(log_end) < 0:
         return False
-    head_end = anatomy.updated_at + WIDTH
-    is_ordered = head_end < anatomy.context < anatomy.history <= anatomy.tail < anatomy.size
-    return is_ordered and anatomy.entries <= anatomy.tail - anatomy.history
+    return log_end.durable <= log_end.end <= log_end.size
+
+
+def _is_possible_layout(layout: FileLayout) -> bool:
+    offsets = layout[:-1]
+    are_offsets = set(map(type, offsets)) == {int} and min(offsets) >= 0
+    if not are_offsets or type(layout.ends_active) is not bool:
+        return False
+    head_end = layout.updated_at + WIDTH
+    is_ordered = head_end < layout.context < layout.history <= layout.tail < layout.size
+    return is_ordered and layout.entries <= layout.tail - layout.history

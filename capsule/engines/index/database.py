@@ -216,12 +216,12 @@ class IndexDatabase:
             db.execute("PRAGMA main.locking_mode = NORMAL").close()
             db.execute("PRAGMA main.journal_mode = WAL").close()
             db.close()
-            self._derived.drop(INDEX, *_LOGS)
-            self._derived.put(temporary_name, INDEX)
+            self._derived.remove(INDEX, *_LOGS)
+            self._derived.install(temporary_name, INDEX)
         except BaseException:
             db.close()
             with suppress(CapsuleError):
-                self._derived.drop(
+                self._derived.remove(
                     temporary_name,
                     *(f"{temporary_name}-{log}" for log in ("wal", "shm", "journal")),
                 )
@@ -255,7 +255,7 @@ class IndexDatabase:
         """Remove files of builds that were killed. The caller has the lock."""
         for name in self._derived.names():
             if name.startswith(f"{INDEX}-") and ".new" in name:
-                self._derived.drop(name)
+                self._derived.remove(name)
 
     def stay_in_memory(self, error: Exception) -> None:
         """Use no file any more, because of an error, which is logged."""
@@ -282,7 +282,7 @@ class IndexDatabase:
         release = self._lock()
         try:
             if inode in (None, self._derived.inode(INDEX)):
-                self._derived.drop(INDEX, *_LOGS)
+                self._derived.remove(INDEX, *_LOGS)
                 self._sweep()
         finally:
             release()

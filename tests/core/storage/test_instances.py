@@ -10,9 +10,9 @@ from typing import NoReturn
 import pytest
 
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
 from capsule.engines.files.disk.leases import FileLeases
 from capsule.engines.files.disk.mutex import Mutexes
+from capsule.engines.files.disk.store_paths import StoreDirectory, StorePaths
 from tests.processes import Child
 
 Start = Callable[..., Child]

@@ -57,7 +57,9 @@ def test_a_written_document_is_read_unchanged_and_known(storage: FileStorage) ->
     data = put(storage, "plan", ["one"])
     assert data_of(storage) == data and storage.exists(KIND, "plan")
     known = storage.current_header(KIND, "plan")
-    assert known is not None and known.anatomy == layout.survey(data) and known.updated_at == STAMP
+    assert (
+        known is not None and known.file_layout == layout.survey(data) and known.updated_at == STAMP
+    )
     (scanned,) = storage.scan(KIND)
     assert (scanned.id, scanned.path, scanned.is_regular) == (
         "plan",
@@ -83,7 +85,7 @@ def test_appended_entries_are_at_the_end_and_the_rest_is_unchanged(
         b'"updatedAt": "' + STAMP.encode(), b'"updatedAt": "' + LATER.encode()
     )
     assert data_of(storage) == wanted
-    assert after.anatomy == layout.survey(wanted) and after.updated_at == LATER
+    assert after.file_layout == layout.survey(wanted) and after.updated_at == LATER
     assert storage.current_header(KIND, "plan") == after
 
 
@@ -100,7 +102,7 @@ def test_a_new_head_leaves_the_history_unchanged(
         assert held.unchanged_header() == after
         after = held.splice(after, [entry("three")], LATER, [])
     assert texts_of(data_of(storage)) == ["one", *added, "three"]
-    assert after.anatomy == layout.survey(data_of(storage)) and after.updated_at == LATER
+    assert after.file_layout == layout.survey(data_of(storage)) and after.updated_at == LATER
 
 
 @pytest.mark.parametrize("sizes", [(0, 10, 0), (3000, 1, 70_000), (5 << 20, 20, 9 << 20)])
@@ -116,7 +118,7 @@ def test_a_new_context_leaves_the_history_unchanged(
             assert held.unchanged_header() == after
             after = held.splice(after, [entry("more")], LATER, [])
         assert codec.decode(data_of(storage), "plan")["context"] == context
-        assert after.anatomy == layout.survey(data_of(storage))
+        assert after.file_layout == layout.survey(data_of(storage))
     assert texts_of(data_of(storage)) == ["one", "more", "more", "more"]
 
 
@@ -143,8 +145,8 @@ def test_no_write_replaces_a_version_that_it_did_not_read(storage: FileStorage, 
     for write in (
         lambda held, known: held.splice(known, [entry("x")], LATER, []),
         lambda held, known: held.rewrite_head(known, head("plan", "x"), [], []),
-        lambda held, known: held.replace(known.signature, first, known.anatomy, []),
-        lambda held, known: held.replace(None, first, known.anatomy, []),
+        lambda held, known: held.replace(known.signature, first, known.file_layout, []),
+        lambda held, known: held.replace(None, first, known.file_layout, []),
     ):
         with storage.hold(KIND, "plan") as held:
             got = held.read()
@@ -265,20 +267,20 @@ def test_a_deleted_document_is_in_the_trash_and_can_be_restored(
         assert held.unchanged_header() is None and held.read() is None
     assert not storage.exists(KIND, "plan") and storage.current_header(KIND, "plan") is None
     assert (
-        storage.trash_directories.trashed(KIND) == [trashed]
+        storage.trash_directories.entries(KIND) == [trashed]
         and storage.trash_directories.read(trashed.token) == data
     )
-    assert storage.trash_directories.trashed("agents") == []
+    assert storage.trash_directories.entries("agents") == []
     with storage.hold(KIND, "plan") as held:
         held.restore(trashed.token)
         assert held.unchanged_header() is None  # It must be read as a whole before the next write.
-    assert data_of(storage) == data and storage.trash_directories.trashed(KIND) == []
+    assert data_of(storage) == data and storage.trash_directories.entries(KIND) == []
     with storage.hold(KIND, "plan") as held:
         trashed = held.delete()
     second = put(storage, "plan", ["two"])
     with storage.hold(KIND, "plan") as held, pytest.raises(Refused):
         held.restore(trashed.token)
-    assert data_of(storage) == second and storage.trash_directories.trashed(KIND) == [trashed]
+    assert data_of(storage) == second and storage.trash_directories.entries(KIND) == [trashed]
 
 
 def test_deletions_at_one_instant_all_stay_in_the_trash(storage: FileStorage) -> None:
@@ -315,7 +317,7 @@ def test_a_torn_document_is_mended_and_the_original_is_kept(
         got = held.read()
         assert got is not None
         assert repaired_file(held, *got) is None  # A program may be saving it.
-        found = repaired_file(held, *got, asked=True)
+        found = repaired_file(held, *got, is_requested=True)
         assert found is not None and found[0] == whole
         os.utime(path, (1, 1))  # A time before the machine started: no program is still saving it.
         got = held.read()
@@ -469,7 +471,7 @@ def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(
     with pytest.raises(CapsuleError):
         derived.make("index.new")
     path.write_bytes(b"x")
-    derived.put("index.new", "index")
+    derived.install("index.new", "index")
     assert (
         Path(derived.path("index")).read_bytes() == b"x"
         and derived.inode("index")
@@ -482,7 +484,7 @@ def test_derived_files_can_be_made_moved_into_place_locked_and_dropped(
     assert again is not None
     again()
     assert set(derived.names()) == {".gitignore", "index", "index.lock"}
-    derived.drop("index", "never there")
+    derived.remove("index", "never there")
     assert set(derived.names()) == {".gitignore", "index.lock"}
 
 
@@ -492,12 +494,16 @@ def test_the_history_is_read_from_an_offset_under_the_mutex(
     data = document("a", ["one", "two"])
     with storage.hold("conversations", "a") as held:
         known = held.replace(None, data, layout.survey(data), [])
-        assert known.anatomy is not None
-        for start in (known.anatomy.history, known.anatomy.tail - 5, known.anatomy.tail):
-            assert held.history(known, start) == data[start : known.anatomy.tail]
+        assert known.file_layout is not None
+        for start in (
+            known.file_layout.history,
+            known.file_layout.tail - 5,
+            known.file_layout.tail,
+        ):
+            assert held.history(known, start) == data[start : known.file_layout.tail]
         (root / "conversations" / "a.json").write_bytes(data[:40])
         with pytest.raises(ConcurrentWrite):
-            held.history(known, known.anatomy.history)
+            held.history(known, known.file_layout.history)
 
 
 def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) -> None:
@@ -512,7 +518,7 @@ def test_a_file_moved_away_before_its_flush_is_read_again(storage: FileStorage) 
         got = held.read()
         assert got is not None
         assert (
-            held.flush(held.accept_file(got[1], known.anatomy, [], STAMP)).durability
+            held.flush(held.accept_file(got[1], known.file_layout, [], STAMP)).durability
             is Durability.DURABLE
         )
 

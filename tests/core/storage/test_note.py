@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.disk.syscalls import Syscalls
 from capsule.disk.whole_files import Signature
-from capsule.engines.files import document
+from capsule.engines.files import state
 from capsule.engines.files.disk.log import Flushed, Log, LogPosition
 from capsule.engines.files.state import Durability, StateHeader
 from capsule.format.json.layout import FileLayout
@@ -26,7 +26,7 @@ STAMP = "2025-01-12T10:30:00.000Z"
 KNOWN = StateHeader(
     Signature(1, 900, 3, 4),
     FileLayout(900, 100, 200, 300, 800, 2, True),
-    document.new_tag(),
+    state.new_tag(),
     STAMP,
     "b" * 36,
     Durability.DURABLE,
@@ -37,7 +37,7 @@ LAST = "9999-12-31T23:59:59.999Z"
 HUGE = StateHeader(
     Signature(BIG, 2**50 + 90, BIG, BIG),
     FileLayout(2**50 + 90, 2**50, 2**50 + 30, 2**50 + 31, 2**50 + 80, 1),
-    document.new_tag(),
+    state.new_tag(),
     LAST,
     "b" * 36,
     Durability.EXTERNAL,
@@ -49,20 +49,23 @@ HUGE = StateHeader(
 def test_a_header_with_any_wrong_byte_is_refused() -> None:
     for known, position in (
         (KNOWN, None),
-        (KNOWN._replace(anatomy=None, durability=Durability.UNFLUSHED), LogPosition(1, 9, 5, 4, 3)),
+        (
+            KNOWN._replace(file_layout=None, durability=Durability.UNFLUSHED),
+            LogPosition(1, 9, 5, 4, 3),
+        ),
         (HUGE, LogPosition(BIG, 2**40, 2**40, 2**32 - 1, 2**40)),
     ):
-        raw = document.encode_header(known, position)
-        assert len(raw) == document.HEADER_BYTES and document.decode_header(raw) == (
+        raw = state.encode_header(known, position)
+        assert len(raw) == state.HEADER_BYTES and state.decode_header(raw) == (
             known,
             position,
         )
         for place in {*range(len(raw) - 1)} - {8}:
             assert (
-                document.decode_header(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+                state.decode_header(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
                 is None
             )
-        assert document.decode_header(raw[:-50]) is None
+        assert state.decode_header(raw[:-50]) is None
 
 
 #: What is put in the place of a field, or of one thing in it.
@@ -88,7 +91,7 @@ def spoil(mutex: Path, name: str, place: int | None, wrong: object) -> None:
         fields[name] = wrong
     else:
         fields[name][place] = wrong
-    body = orjson.dumps(fields).ljust(document.HEADER_BYTES - 10)
+    body = orjson.dumps(fields).ljust(state.HEADER_BYTES - 10)
     mutex.write_bytes(b"%08x %b\n" % (zlib.crc32(body), body))
 
 
@@ -121,7 +124,7 @@ def test_a_header_with_a_true_checksum_and_wrong_fields_costs_a_look_at_the_docu
 
 @given(st.binary(max_size=2000))
 def test_random_bytes_are_no_header(data: bytes) -> None:
-    assert document.decode_header(data) is None
+    assert state.decode_header(data) is None
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ CONTEXT: dict[str, Any] = {
 def is_canonical(store: Store, id: str) -> bool:
     data = store.read(id)
     known = store.engine.storage.current_header("conversations", id)
-    assert known is not None and known.anatomy == layout.survey(data)
+    assert known is not None and known.file_layout == layout.survey(data)
     return codec.encode(store.document(id)) == data
 
 

@@ -1,9 +1,10 @@
 """The record of a store's derived format: `.capsule/format.json`.
 
 The derived files of a store (logs, state headers, the index) have one format number in common. It
-is raised with every change of one of them. What must stay true: a program that does not know the
-number changes nothing in the store; a record that is missing or damaged is written anew, since
-everything it speaks of can be rebuilt.
+is raised with every change of one of them.
+
+What must stay true: a program that does not know the number changes nothing in the store. A record
+that is missing or damaged is written anew, since all derived files can be rebuilt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import orjson
 import capsule
 from capsule.disk import whole_files
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.layout import StoreDirectory, StorePaths
+from capsule.engines.files.disk.store_paths import StoreDirectory, StorePaths
 from capsule.errors import CapsuleError, Refused, Remedy
 from capsule.ids import new_id
 
@@ -28,7 +29,7 @@ _MAX_BYTES = 4096
 
 
 class WrittenBy(NamedTuple):
-    """Who wrote the derived files of a store last.
+    """The program that last wrote the derived files of a store.
 
     Attributes:
         format: The format of the derived files.
@@ -43,27 +44,25 @@ class FormatRecord:
     """The record of one store. Several threads and processes may use it.
 
     Args:
-        layout: The paths of the store.
-        sys: The seam to the system.
+        paths: The paths of the store.
+        sys: The system calls.
 
     Raises:
         Refused: A newer version of Capsule wrote the store, in a format that this one does not
             know.
     """
 
-    def __init__(self, layout: StorePaths, sys: Syscalls) -> None:
-        self._layout = layout
+    def __init__(self, paths: StorePaths, sys: Syscalls) -> None:
+        self._paths = paths
         self._sys = sys
-        self._directory = StoreDirectory(layout, sys)
+        self._directory = StoreDirectory(paths, sys)
         written_by = self.read()
         self._is_current = written_by == WrittenBy(FORMAT, capsule.__version__)
         if written_by is not None and written_by.format > FORMAT:
-            raise self._unknown(written_by)
+            raise self._unknown_format(written_by)
 
     def read(self) -> WrittenBy | None:
-        """Return what the record says. None: it is missing or damaged. Cost: reading a
-        small file.
-        """
+        """Return the record. None: it is missing or damaged. Cost: reading a small file."""
         try:
             data = whole_files.read_regular(self._sys, self._directory.file(NAME), _MAX_BYTES)
             fields = orjson.loads(data)
@@ -72,11 +71,9 @@ class FormatRecord:
             return None
 
     def update(self) -> None:
-        """Record that this version of Capsule writes the store. Cost: nothing if the record says so
-        already.
+        """Record that this version of Capsule writes the store. Cost: nothing after the first call.
 
-        A store whose `.capsule/` can't be written is not refused here: the write that follows says
-        so.
+        It is no error if `.capsule/` can't be written: the write that follows raises it.
         """
         if self._is_current:
             return
@@ -85,21 +82,21 @@ class FormatRecord:
         data = orjson.dumps(fields) + b"\n"
         with suppress(OSError, Refused):
             self._directory.ensure()
-            new = self._directory.file(f".{NAME}.{new_id()}.tmp")
+            temporary = self._directory.file(f".{NAME}.{new_id()}.tmp")
             fd = whole_files.write_new(
                 self._sys,
-                new,
+                temporary,
                 self._directory.file_mode,
                 lambda fd: whole_files.pwrite_all(self._sys, fd, data, 0),
             )
             self._sys.close(fd)
-            self._sys.rename(new, self._directory.file(NAME))
+            self._sys.rename(temporary, self._directory.file(NAME))
             whole_files.sync_directory(self._sys, self._directory.path)
 
-    def _unknown(self, written_by: WrittenBy) -> Refused:
-        root = self._layout.root
+    def _unknown_format(self, written_by: WrittenBy) -> Refused:
+        root = self._paths.root
         derived = " ".join(
-            self._layout.derived(name) for name in ("mutex", "logs", "index.sqlite3*", NAME)
+            self._paths.derived(name) for name in ("mutex", "logs", "index.sqlite3*", NAME)
         )
         return Refused(
             f"{root} was written by Capsule {written_by.version}; this is Capsule "

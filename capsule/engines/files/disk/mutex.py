@@ -1,10 +1,13 @@
 """The mutex: the short exclusive right to one document, between threads, processes and kill -9.
 
-A kernel lock (flock) on a file that stays, so that it goes with its process however that dies; a
-thread lock in front of it, as one open file does not exclude the threads that share it. What must
-stay true: whoever holds the mutex holds the lock of the file that the path stands for now (a lock
-file that was unlinked, or moved away with its directory, is opened anew), and a forked child shares
-nothing with its parent.
+A mutex is a kernel lock (flock) on a file that is never deleted, so the lock ends with its process,
+however that dies. A thread lock comes before it, because threads that share an open file do not
+exclude each other. The process keeps what it opened for the document (the mutex file, the log, the
+document) from one hold to the next.
+
+What must stay true: a holder has the lock of the file that the path names now. A mutex file that
+was unlinked, or moved away with its directory, is opened anew. A forked child shares nothing with
+its parent.
 """
 
 from __future__ import annotations
@@ -13,43 +16,63 @@ import os
 import threading
 import time
 from contextlib import suppress
+from typing import NamedTuple
 
 from capsule.disk.syscalls import Syscalls
-from capsule.engines.files.disk.layout import StoreDirectory
 from capsule.engines.files.disk.log import Log, LogPosition
+from capsule.engines.files.disk.store_paths import StoreDirectory
 from capsule.engines.files.state import StateHeader
 from capsule.errors import StoreBusy
 
-_KEPT_OPEN = 80
-#: An append holds the mutex for a tenth of a millisecond: a sleep is longer than that, so others
-#: are let run first.
+#: The number of mutexes that stay open.
+_MAX_OPEN = 80
+#: How often a waiter lets other threads run before it sleeps. An append holds the mutex for a tenth
+#: of a millisecond, and a sleep is longer than that.
 _YIELDS = 20
-_FIRST_WAIT_S = 0.000_05
-_SHORT_WAIT_S = 0.000_3
-_LONG_S = 0.02
-_LONGEST_WAIT_S = 0.002
-#: Lets another process run, if one is ready to; much shorter than the shortest sleep.
-_pause = getattr(os, "sched_yield", lambda: None)
+#: The first sleep of a waiter, and the longest ones in and after the first `_LONG_WAIT_S`.
+_FIRST_SLEEP_S = 0.000_05
+_SHORT_SLEEP_S = 0.000_3
+_LONG_SLEEP_S = 0.002
+_LONG_WAIT_S = 0.02
+_SLEEP_GROWTH = 1.25
+#: Lets another process run, if one is ready to. Much shorter than the shortest sleep.
+_yield_processor = getattr(os, "sched_yield", lambda: None)
+
+
+class CachedHeader(NamedTuple):
+    """The state header that was read or written last, so that it is not decoded again.
+
+    Attributes:
+        raw: Its bytes.
+        header, log_end: The decoded state, and the end of the log.
+    """
+
+    raw: bytes
+    header: StateHeader
+    log_end: LogPosition | None
 
 
 class Mutex:
-    """One mutex of one process.
+    """One mutex of one process. All but `users` belongs to the holder.
 
     Attributes:
-        fd: Its file, open while the mutex is held.
-        place: The inode and the device of that file.
-        size: Bytes of its file, as of taking it or of the holder's last write to it.
-        memo: The last header written or read here, in bytes and decoded.
-        log: The document's log, kept open likewise; None when it isn't.
-        document_fd: The document, kept open from one hold to the next; -1 when it isn't.
+        name: The name of its file: kind and id of the document.
+        thread_lock: Held by the thread that has the mutex.
+        fd: Its file. -1: not open.
+        file_id: The inode and the device of that file.
+        size: The bytes of its file, as of taking it or of the holder's last write to it.
+        cached_header: The state header that was read or written last.
+        log: The document's log. None: not open.
+        document_fd: The document. -1: not open.
+        users: The number of threads that hold it, wait for it, or still flush its log.
     """
 
     __slots__ = (
+        "cached_header",
         "document_fd",
         "fd",
         "file_id",
         "log",
-        "memo",
         "name",
         "size",
         "thread_lock",
@@ -62,47 +85,48 @@ class Mutex:
         self.fd = -1
         self.file_id = 0, 0
         self.size = 0
-        self.memo: tuple[bytes, StateHeader, LogPosition | None] | None = None
+        self.cached_header: CachedHeader | None = None
         self.log: Log | None = None
         self.document_fd = -1
         self.users = 0
 
 
 class Mutexes:
-    """The mutexes of one store in one process; of those beyond 80 the oldest idle ones are closed.
+    """The mutexes of one store in one process. At most 80 stay open: the oldest idle ones are
+    closed.
 
     Args:
-        sys: The seam to the system.
-        directory: Where the mutex files lie; made at the first one.
+        sys: The system calls.
+        directory: The directory of the mutex files. The first mutex makes it.
     """
 
     def __init__(self, sys: Syscalls, directory: StoreDirectory) -> None:
         self._sys = sys
         self._directory = directory
-        self._registry = threading.Lock()
+        #: Guards `_mutexes` and the `users` of each.
+        self._registry_lock = threading.Lock()
         self._mutexes: dict[str, Mutex] = {}
         self._is_closed = False
 
     def path(self, name: str) -> str:
-        """Where a mutex file lies, for a message or a comparison."""
+        """Return the path of a mutex file, for a message or a comparison."""
         return f"{self._directory.path}/{name}"
 
     def acquire(self, name: str, timeout_s: float | None) -> Mutex:
-        """Take the mutex `name`; `release` gives it back.
+        """Take a mutex. `release` gives it back.
 
         Args:
-            name: File name of the mutex.
-            timeout_s: How long to wait for it, in seconds; None: for ever, in the kernel.
+            name: The file name of the mutex.
+            timeout_s: How long to wait for it, in seconds. None: without a limit, in the kernel.
 
         Raises:
-            StoreBusy: It could not be had in time; the message names the holder where the system
-                knows it.
+            StoreBusy: It was not free in time. The message names the holder if the system knows it.
             OSError: The file can't be opened.
         """
-        with self._registry:
+        with self._registry_lock:
             mutex = self._mutexes.get(name)
             if mutex is None:
-                self._close_idle(_KEPT_OPEN - 1)
+                self._close_oldest_idle(_MAX_OPEN - 1)
                 mutex = self._mutexes[name] = Mutex(name)
             mutex.users += 1
         try:
@@ -110,9 +134,9 @@ class Mutexes:
             if not mutex.thread_lock.acquire(timeout=-1 if timeout_s is None else timeout_s):
                 raise self._busy(name, timeout_s or 0, f"another thread of process {os.getpid()}")
             try:
-                self._lock(mutex, name, deadline, timeout_s)
+                self._lock_file(mutex, name, deadline, timeout_s)
             except BaseException:
-                self._drop(mutex)
+                self._close_file(mutex)
                 mutex.thread_lock.release()
                 raise
         except BaseException:
@@ -126,56 +150,58 @@ class Mutexes:
         self.leave(mutex)
 
     def unlock(self, mutex: Mutex) -> None:
-        """Let others have a mutex, and keep what is open with it until `leave`."""
+        """Let others take a mutex. Its files stay open until `leave`."""
         try:
             self._sys.unlock(mutex.fd)
         except OSError:
-            self._drop(mutex)
+            self._close_file(mutex)
         finally:
             mutex.thread_lock.release()
 
-    def _drop(self, mutex: Mutex) -> None:
-        """Close a mutex's descriptor, which gives back the lock, whatever state it is in."""
-        fd, mutex.fd = mutex.fd, -1
-        if fd >= 0:
-            with suppress(OSError):
-                self._sys.close(fd)
-
     def leave(self, mutex: Mutex) -> None:
-        """Need nothing of a mutex any more that was unlocked."""
-        with self._registry:
+        """Stop using a mutex that was unlocked, so that it may be closed."""
+        with self._registry_lock:
             mutex.users -= 1
             if self._is_closed and not mutex.users:
                 self._mutexes.pop(mutex.name, None)
                 self._close(mutex)
 
-    def _close_idle(self, most: int = 0) -> bool:
-        """Close the oldest mutexes that nobody uses until so many are left; whether there
-        were any.
-        """
-        idle = [name for name, mutex in self._mutexes.items() if not mutex.users][
-            : max(0, len(self._mutexes) - most)
-        ]
-        for name in idle:
+    def _close_file(self, mutex: Mutex) -> None:
+        """Close the mutex file, which ends its kernel lock in any case."""
+        fd = mutex.fd
+        mutex.fd = -1
+        if fd >= 0:
+            with suppress(OSError):
+                self._sys.close(fd)
+
+    def _close_oldest_idle(self, max_open: int = 0) -> bool:
+        """Close the oldest idle mutexes until `max_open` are open. Returns whether any was closed."""
+        idle_names = [name for name, mutex in self._mutexes.items() if not mutex.users]
+        excess = max(0, len(self._mutexes) - max_open)
+        names = idle_names[:excess]
+        for name in names:
             self._close(self._mutexes.pop(name))
-        return bool(idle)
+        return bool(names)
 
     def close_idle(self) -> bool:
-        """Close the descriptors that nobody uses just now; whether there were any."""
-        with self._registry:
-            return self._close_idle()
+        """Close all mutexes that nobody uses now. Returns whether any was closed."""
+        with self._registry_lock:
+            return self._close_oldest_idle()
 
     def _close(self, mutex: Mutex) -> None:
         for fd in (mutex.fd, mutex.document_fd):
             if fd >= 0:
                 self._sys.close(fd)
-        mutex.fd = mutex.document_fd = -1
+        mutex.fd = -1
+        mutex.document_fd = -1
         if mutex.log is not None:
             mutex.log.close()
             mutex.log = None
 
-    def _lock(self, mutex: Mutex, name: str, deadline: float, timeout_s: float | None) -> None:
-        yields, wait_s = _YIELDS, _FIRST_WAIT_S
+    def _lock_file(self, mutex: Mutex, name: str, deadline: float, timeout_s: float | None) -> None:
+        """Take the kernel lock of the file that the path names now. Raises `StoreBusy`, `OSError`."""
+        yields_left = _YIELDS
+        sleep_s = _FIRST_SLEEP_S
         while True:
             if mutex.fd < 0:
                 mutex.fd = self._open(name)
@@ -189,22 +215,23 @@ class Mutexes:
                         return
                 except (FileNotFoundError, NotADirectoryError):
                     pass
+                # The path names another file now, or none: open it anew.
                 self._sys.close(mutex.fd)
                 mutex.fd = -1
                 continue
             assert timeout_s is not None
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise self._busy(name, timeout_s, _holder(self._sys.fstat(mutex.fd)))
-            if yields:
-                yields -= 1
-                _pause()
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise self._busy(name, timeout_s, _lock_holder(self._sys.fstat(mutex.fd)))
+            if yields_left:
+                yields_left -= 1
+                _yield_processor()
                 continue
-            from random import random  # Seldom needed, and a millisecond of every start.
+            from random import random  # Seldom needed, and it costs a millisecond of every start.
 
-            time.sleep(min(left_s, wait_s * (0.5 + random())))
-            waited_long = timeout_s - left_s > _LONG_S
-            wait_s = min(wait_s * 1.25, _LONGEST_WAIT_S if waited_long else _SHORT_WAIT_S)
+            time.sleep(min(remaining_s, sleep_s * (0.5 + random())))
+            waited_long = timeout_s - remaining_s > _LONG_WAIT_S
+            sleep_s = min(sleep_s * _SLEEP_GROWTH, _LONG_SLEEP_S if waited_long else _SHORT_SLEEP_S)
 
     def _open(self, name: str) -> int:
         path = self._directory.file(name)
@@ -218,45 +245,46 @@ class Mutexes:
     def _busy(self, name: str, timeout_s: float, holder: str) -> StoreBusy:
         return StoreBusy(
             f"{name} is being written by {holder}, for longer than {timeout_s:g} s; try again, or "
-            "raise "
-            "storage.mutex_timeout in capsule.toml",
+            "raise storage.mutex_timeout in capsule.toml",
             id=name.partition("-")[2],
             holder=holder,
         )
 
     def close(self) -> None:
-        """Close every descriptor; those of a mutex that another thread is using, when it has given
-        it back.
+        """Close every mutex. One that another thread uses is closed when that thread leaves it.
 
-        Closed under it, the lock would be gone while it writes, and its number could be another
-        file's by then.
+        If it were closed at once, its lock would end during a write, and its descriptor could be
+        another file's by then.
         """
-        with self._registry:
+        with self._registry_lock:
             self._is_closed = True
-            self._close_idle()
+            self._close_oldest_idle()
 
-    def forget(self) -> None:
-        """In a forked child: drop the parent's descriptors and thread locks, held or not.
+    def forget_parent(self) -> None:
+        """In a forked child: close the parent's descriptors, and drop its thread locks.
 
-        Closing them does not unlock: the parent's own descriptors keep the locks.
+        The parent's own descriptors keep the kernel locks.
         """
-        kept, self._mutexes, self._registry = self._mutexes, {}, threading.Lock()
-        for mutex in kept.values():
+        mutexes = self._mutexes
+        self._mutexes = {}
+        self._registry_lock = threading.Lock()
+        for mutex in mutexes.values():
             if mutex.log is not None:
                 mutex.log.close_in_child()
                 mutex.log = None
             self._close(mutex)
 
 
-def _holder(lock_file: os.stat_result) -> str:
-    """Who holds the lock of a file, as far as the system tells: for the reader's eye only."""
-    wanted = f"{os.major(lock_file.st_dev):02x}:{os.minor(lock_file.st_dev):02x}:{lock_file.st_ino}"
+def _lock_holder(lock_file: os.stat_result) -> str:
+    """Name the process that holds the lock of a file, for a message, if the system knows it."""
+    device = f"{os.major(lock_file.st_dev):02x}:{os.minor(lock_file.st_dev):02x}"
+    file_id = f"{device}:{lock_file.st_ino}"
     try:
         with open("/proc/locks", encoding="ascii") as locks:
             for line in locks:
-                parts = line.split()
-                if wanted in parts and "->" not in parts:
-                    return f"process {parts[parts.index(wanted) - 1]}"
+                fields = line.split()
+                if file_id in fields and "->" not in fields:  # "->" marks a waiter.
+                    return f"process {fields[fields.index(file_id) - 1]}"
     except (OSError, ValueError):
         pass
     return "another process"

@@ -190,7 +190,7 @@ def test_a_child_is_forked_while_another_thread_flushes(
         system.gate = threading.Event()
         threading.Thread(target=store.append, args=("plan",), kwargs={"content": "three"}).start()
         system.reached.wait()
-        store.engine.storage.flusher._names.clear()  # It appended an instant after what was waiting was flushed.
+        store.engine.storage.flusher._documents.clear()  # It appended an instant after what was waiting was flushed.
         if os.fork():
             hear()
             system.gate.set()
@@ -239,7 +239,7 @@ def test_the_end_of_the_thread_waits_for_no_document_that_is_busy() -> None:
         def settle(self, kind: str, id: str, timeout_s: float) -> None:
             if timeout_s:
                 settling.set()
-                until(thread._end.is_set)
+                until(thread._is_ending.is_set)
                 thread.wake.clear()  # As if it had been set before the thread looked.
             raise StoreBusy("", id=id, holder="")
 
@@ -250,5 +250,5 @@ def test_the_end_of_the_thread_waits_for_no_document_that_is_busy() -> None:
     documents.add("conversations", "plan", busy.settle)
     assert settling.wait(240)
     thread.stop()
-    assert documents._names
-    documents._names.clear()
+    assert documents._documents
+    documents._documents.clear()
