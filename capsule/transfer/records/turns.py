@@ -1,15 +1,19 @@
-"""A record of a source that holds a whole turn of an agent, as the messages it consists of, and
-back.
+"""Map a record that holds a whole turn of an agent to its messages, and back.
 
-The last message of a turn has the record's id, since what answers the record answers it; the
-earlier ones are `ID:0`, `ID:1` and so on. What the messages lack of the record stands in
-`metadata.source` of the last one, with their number.
+A turn is a line of messages: an answer with calls, the results, the next answer, and so on. The
+last message has the record's id, since the next record answers it. The earlier ones are `ID:0`,
+`ID:1` and so on. The rest of the record is in `metadata.source` of the last message, with the
+number of messages.
 
-What must stay true: as for a pair; and the record's texts are kept once. Pure.
+A text with marks is handled in pieces (`Pieces`), so that the marks are kept and the texts between
+them become fields.
+
+Invariants: as for a `Pair`. The texts of a record are stored once. Pure.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -24,87 +28,98 @@ from capsule.transfer.records.round_trip import (
     without_source,
 )
 
-#: The key of the number of messages in `metadata.source` of the last.
+#: The key for the number of messages, in `metadata.source` of the last one.
 _MESSAGES = "$messages"
-#: A text with marks, in pieces: each an object of one key, what it is, and `mark` for what lies
-#: between.
+#: A text in pieces. Each piece is an object with one key, its kind. `mark` is the text between.
 Pieces = list[dict[str, str]]
 
 
 def with_turn_ids(entries: list[Fields]) -> list[Fields]:
-    """The messages of a record, each the answer to the one before; the last one has the id."""
+    """Return the messages of a record with their ids and parents. The last one has an id or none.
+
+    The messages are changed.
+    """
     id = entries[-1].get("id")
-    for nth, entry in enumerate(entries):
-        if id is not None:
-            entry["id"] = id if nth == len(entries) - 1 else f"{id}:{nth}"
-            if nth:
-                entry["parent"] = entries[nth - 1]["id"]
+    if id is None:
+        return entries
+    last = len(entries) - 1
+    for position, entry in enumerate(entries):
+        entry["id"] = id if position == last else f"{id}:{position}"
+        if position:
+            entry["parent"] = entries[position - 1]["id"]
     return entries
 
 
 def join_pieces(record: Fields, key: str = "content") -> Fields:
-    """What a record has under a key as one text, if it is in pieces."""
-    if not is_pieces(content := record.get(key)):
+    """Return the field of a record with its pieces joined to one text. Empty: it has no pieces."""
+    content = record.get(key)
+    if not is_pieces(content):
         return {}
     return {key: "".join(text for piece in content for text in piece.values())}
 
 
 def is_pieces(content: Any) -> TypeGuard[Pieces]:
-    """Whether a content is a text in pieces."""
-    return (
-        isinstance(content, list)
-        and isinstance(begun := next(iter(content), None), dict)
-        and "mark" in begun
-    )
+    """Return whether a content is a text in pieces."""
+    if not isinstance(content, list):
+        return False
+    first_piece = next(iter(content), None)
+    return isinstance(first_piece, dict) and "mark" in first_piece
 
 
 def merge_marks(pieces: Iterable[dict[str, str]]) -> Pieces:
-    """Pieces with one mark, which may be empty, before, between and after the others."""
-    made: Pieces = [{"mark": ""}]
+    """Return pieces with one mark before, between and after the others. It may be empty."""
+    result: Pieces = [{"mark": ""}]
     for piece in pieces:
         if "mark" in piece:
-            made[-1] = {"mark": made[-1]["mark"] + piece["mark"]}
+            result[-1] = {"mark": result[-1]["mark"] + piece["mark"]}
         else:
-            made += [piece, {"mark": ""}]
-    return made
+            result += [piece, {"mark": ""}]
+    return result
 
 
 def pieces_of(text: str, parts: Iterable[tuple[int, int, list[tuple[str, int, int]]]]) -> Pieces:
-    """A text with marks in pieces. Empty: it has no marks.
+    """Return a text with marks in pieces. Empty: it has no marks.
 
     Args:
-        parts: The marked parts: where each begins and ends, and what is in it: the kind, where it
-            begins and ends.
+        text: The text.
+        parts: The marked parts: begin and end of each, and the texts in it, each with its kind,
+            begin and end. All are offsets in characters.
     """
-    made: Pieces = []
-    at = 0
+    pieces: Pieces = []
+    offset = 0
     for start, end, spans in [*parts, (len(text), len(text), [])]:
-        between = text[at:start]
-        turn_messages = (
-            between.strip() if made and spans else between.lstrip() if made else between.rstrip()
-        )
-        before, _, after = between.partition(turn_messages) if turn_messages else (between, "", "")
-        made += [
-            {"mark": before},
-            *([{"text": turn_messages}] if turn_messages else []),
-            {"mark": after},
-        ]
-        at = start
-        for kind, begin, stop in spans:
-            made += [{"mark": text[at:begin]}, {kind: text[begin:stop]}]
-            at = stop
-        made.append({"mark": text[at:end]})
-        at = end
-    return merge_marks(made) if any(len({*piece} - {"mark", "text"}) for piece in made) else []
+        pieces += _plain_pieces(text[offset:start], is_first=not pieces, is_last=not spans)
+        offset = start
+        for kind, span_start, span_end in spans:
+            pieces += [{"mark": text[offset:span_start]}, {kind: text[span_start:span_end]}]
+            offset = span_end
+        pieces.append({"mark": text[offset:end]})
+        offset = end
+    has_marked_text = any(piece.keys() - {"mark", "text"} for piece in pieces)
+    return merge_marks(pieces) if has_marked_text else []
+
+
+def _plain_pieces(text: str, *, is_first: bool, is_last: bool) -> Pieces:
+    """Return the text between two marked parts. Space at a marked part belongs to the marks."""
+    if is_first:
+        plain_text = text.rstrip()
+    elif is_last:
+        plain_text = text.lstrip()
+    else:
+        plain_text = text.strip()
+    if not plain_text:
+        return [{"mark": text}, {"mark": ""}]
+    space_before, _, space_after = text.partition(plain_text)
+    return [{"mark": space_before}, {"text": plain_text}, {"mark": space_after}]
 
 
 def turn_messages(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) -> list[Fields]:
-    """The messages of a turn, one at least, of what follows each other in it.
+    """Return the messages of a turn, at least one.
 
     Args:
-        steps: A `text`, a `reasoning`, a `call`, a `result` (the fields of its message), or an
-            `end` of a message.
-        at_once: Whether calls that only have results between them were made at once.
+        steps: What follows each other in the turn, each with its kind: a `text`, a `reasoning`, a
+            `call`, a `result` (the fields of its message), or the `end` of a message.
+        at_once: Whether calls with only results between them were made by one message.
     """
     entries: list[Fields] = [{"role": "assistant", "content": ""}]
     for kind, value in steps:
@@ -114,11 +129,7 @@ def turn_messages(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) ->
             continue
         if kind == "call" and at_once and entry["role"] == "tool":
             entry = next(earlier for earlier in reversed(entries) if earlier["role"] != "tool")
-        elif (
-            entry["role"] == "tool"
-            or (kind != "call" and "toolCalls" in entry)
-            or (kind == "reasoning" and entry["content"])
-        ):
+        elif _begins_message(kind, entry):
             entry = {"role": "assistant", "content": ""}
             entries.append(entry)
         if kind == "call":
@@ -129,35 +140,54 @@ def turn_messages(steps: Iterable[tuple[str, Any]], *, at_once: bool = False) ->
     return entries
 
 
+def _begins_message(kind: str, entry: Fields) -> bool:
+    """Return whether a step begins a new message after this one."""
+    if entry["role"] == "tool":
+        return True
+    if kind != "call" and "toolCalls" in entry:
+        return True
+    return kind == "reasoning" and bool(entry["content"])
+
+
 @dataclass(frozen=True, slots=True)
 class RecordFieldNames:
-    """The names of the fields of a record that hold its id, the id of the record it answers, and
-    its time.
+    """The names of the fields that a record has for all of its messages together.
 
     Attributes:
-        id, parent, time: The names.
-        written_time: Makes the record's time of ours.
+        id: The name of its id.
+        parent: The name of the id of the record that it answers.
+        time: The name of its time.
+        write_time: Returns the record's time for a time of ours.
     """
 
     id: str
     parent: str
     time: str
-    written_time: Callable[[str], Any]
+    write_time: Callable[[str], Any]
 
     def read(
         self, record: Fields, entries: list[Fields], files: list[Fields], usage: Fields, form: str
     ) -> list[Fields]:
-        """The messages of a record, with the fields that it has for all of them together.
+        """Return the messages of a record, with the fields that it has for all of them together.
 
-        The entries are changed. `form` names the layout of the record; empty: the usual one.
+        Args:
+            record: The record.
+            entries: Its messages, which are changed.
+            files: Its attachments. The first message gets them.
+            usage: Its token counts. The last message gets them.
+            form: The layout of the record, for `metadata.form` of the last message. Empty: the
+                usual one.
         """
-        time, model = moment(record.get(self.time)), record.get("model")
+        time = moment(record.get(self.time))
+        model = record.get("model")
         for entry in entries:
-            entry |= with_nonempty({}, timestamp=time)
+            if time:
+                entry["timestamp"] = time
             if isinstance(model, str) and entry["role"] != "tool":
                 entry["model"] = model
         entries[0] |= with_nonempty({}, attachments=files)
-        entries[-1] |= with_nonempty({}, metadata=with_nonempty({}, usage=usage, form=form))
+        metadata = with_nonempty({}, usage=usage, form=form)
+        entries[-1] |= with_nonempty({}, metadata=metadata)
         if self.id in record:
             entries[-1]["id"] = record[self.id]
         if self.parent in record:
@@ -165,52 +195,62 @@ class RecordFieldNames:
         return entries
 
     def write(self, entries: list[Fields]) -> Fields:
-        """The fields that a record has for all its messages together, as `read` reads them, without
-        the attachments.
-        """
-        head, last = entries[0], entries[-1]
-        record = {self.time: self.written_time(last["timestamp"])} if "timestamp" in last else {}
-        if model := next((entry["model"] for entry in entries if "model" in entry), None):
+        """Return the fields of the record that `read` reads, without attachments and usage."""
+        head = entries[0]
+        last = entries[-1]
+        record: Fields = {}
+        if "timestamp" in last:
+            record[self.time] = self.write_time(last["timestamp"])
+        model = next((entry["model"] for entry in entries if "model" in entry), None)
+        if model:
             record["model"] = model
-        record |= {self.id: last["id"]} if "id" in last else {}
-        return record | ({self.parent: head["parent"]} if "parent" in head else {})
+        if "id" in last:
+            record[self.id] = last["id"]
+        if "parent" in head:
+            record[self.parent] = head["parent"]
+        return record
 
 
 def calls_with_results(entries: list[Fields]) -> list[tuple[Fields, list[Fields]]]:
-    """The messages of a turn, each call with the messages of its results."""
-    made: list[tuple[Fields, list[Fields]]] = []
+    """Return the answers of a turn, each with the messages of its results."""
+    answers: list[tuple[Fields, list[Fields]]] = []
     for entry in entries:
-        if entry["role"] == "tool" and made:
-            made[-1][1].append(entry)
+        if entry["role"] == "tool" and answers:
+            answers[-1][1].append(entry)
         else:
-            made.append((entry, []))
-    return made
+            answers.append((entry, []))
+    return answers
 
 
 def is_turn(entries: list[Fields]) -> bool:
-    """Whether messages are a turn: an agent that calls, what came back in the order of the calls,
-    and so on.
+    """Return whether messages are a turn: answers, each with results in the order of its calls.
+
+    Only the last answer may have no results.
     """
-    *earlier, (last, results) = calls_with_results(entries)
-    return all(
-        entry["role"] == "assistant"
-        and (results or entry is last)
-        and [result.get("toolCallId") for result in results]
-        == [call.get("id") for call in entry.get("toolCalls", ())][: len(results)]
-        for entry, results in [*earlier, (last, results)]
-    )
+    answers = calls_with_results(entries)
+    for position, (entry, results) in enumerate(answers):
+        is_last = position == len(answers) - 1
+        if entry["role"] != "assistant" or not (results or is_last):
+            return False
+        call_ids = [call.get("id") for call in entry.get("toolCalls", ())]
+        result_ids = [result.get("toolCallId") for result in results]
+        if result_ids != call_ids[: len(results)]:
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class TurnPair:
-    """Two pure functions that read and write a record that holds several messages.
+    """Pure functions that read and write a record with several messages.
 
     Attributes:
-        read: Our fields of the messages of a record, one at least. The last has its id, the first
-            the parent.
-        write: The record of such messages, as well as it can be made of them.
-        from_source: A record of the source with its texts in pieces, which `read` takes.
-        to_source: What `write` gives, as a record of the source. Neither changes what it is given.
+        read: Returns our fields of the messages of a record, at least one. The last has its id, the
+            first the parent.
+        write: Returns the record for such messages, as well as they allow.
+        from_source: Returns a record of the source in the form that `read` takes, with its texts
+            in pieces. It does not change its argument.
+        to_source: Returns a record that `write` made in the form of the source. It does not change
+            its argument.
     """
 
     read: Callable[[Fields], list[Fields]]
@@ -219,31 +259,34 @@ class TurnPair:
     to_source: Callable[[Fields], Fields]
 
     def to_capsule(self, record: Fields) -> list[Fields]:
-        """The messages of a record, with what they lack in `metadata.source` of the last."""
-        record = self.from_source(
-            {name: value for name, value in record.items() if name != CAPSULE_KEY}
-        )
-        entries = with_turn_ids(self.read(record))
-        rest = difference(record, self._written(entries))
+        """Return the messages of a record, with the rest of it in the last `metadata.source`."""
+        plain_record = {name: value for name, value in record.items() if name != CAPSULE_KEY}
+        source_record = self.from_source(plain_record)
+        entries = with_turn_ids(self.read(source_record))
+        rest = difference(source_record, self._write_opened(entries))
         if len(entries) > 1 and entries[0].get("id") in (None, f"{entries[-1].get('id')}:0"):
             rest[_MESSAGES] = len(entries)
         entries[-1] = with_source(entries[-1], rest)
         return entries
 
-    def _written(self, entries: list[Fields]) -> Fields:
+    def _write_opened(self, entries: list[Fields]) -> Fields:
+        """Return the record for messages, in the form that `read` takes."""
         return self.from_source(self.to_source(self.write(entries)))
 
     def to_record(self, entries: list[Fields], parent: Any, *, is_edited: bool) -> Fields:
-        """The record of messages, with what a source had besides.
+        """Return the record for messages, with the rest of it from `metadata.source`.
 
         Args:
+            entries: The messages.
             parent: The id of the record that the first one answers.
-            is_edited: Whether they were changed here. What the source had then only fills gaps.
+            is_edited: Whether they were changed here. Then the rest does not replace any field of
+                the written record.
         """
-        plain = [without_source(entry)[0] for entry in entries]
+        plain_entries = [without_source(entry)[0] for entry in entries]
+        plain_entries[0] = plain_entries[0] | {"parent": parent}
         rest = dict(without_source(entries[-1])[1])
         count = rest.pop(_MESSAGES, 1)
-        record = self._written([plain[0] | {"parent": parent}, *plain[1:]])
+        record = self._write_opened(plain_entries)
         if is_edited or count != len(entries):
             record = {name: value for name, value in rest.items() if name[:1] != "$"} | record
         else:
@@ -254,91 +297,121 @@ class TurnPair:
 def records_of(
     draft: Draft, turn: TurnPair, is_turn: Callable[[list[Fields]], bool]
 ) -> tuple[list[Fields], dict[Any, Any]]:
-    """The records of a draft, in its order, each with an id and a parent; and the record's id for
-    each message's id.
+    """Return the records of a draft, in its order, each with an id and a parent.
 
-    `is_turn` says whether messages that no record had go into one.
+    Also returns the id of the record of each message, by the message's id. `is_turn` decides
+    whether messages that no record had go into one record.
     """
-    groups: list[list[Fields]] = []
-    before: Any = None
-    children: dict[Any, int] = {}
-    entries = []
-    for place, entry in enumerate(draft.history):
-        known = {"id": entry.get("id", f"#{place}"), "parent": entry.get("parent", before)}
-        entries.append(entry | known)
-        before = known["id"]
-        children[known["parent"]] = children.get(known["parent"], 0) + 1
-    current = draft.metadata.get("currentNode")
-    for entry in entries:
-        count = without_source(entry)[1].get(_MESSAGES, 1)
-        last = groups[-1][-1] if groups else {}
-        if count > 1:
-            group, own = [entry], (f"{entry['id']}:", "#")
-            while len(group) < count and groups and len(groups[-1]) == 1:
-                if groups[-1][0]["id"] != group[0]["parent"] or not group[0]["parent"].startswith(
-                    own
-                ):
-                    break
-                group[:0] = groups.pop()
-            groups.append(group)
-        elif (
-            groups
-            and entry["parent"] == last["id"] != current
-            and children[last["id"]] == 1
-            and (draft.is_own or {last["id"], entry["id"]} <= draft.edited)
-            and is_turn([*groups[-1], entry])
-        ):
-            groups[-1].append(entry)
-        else:
-            groups.append([entry])
-    homes = {entry["id"]: group[-1]["id"] for group in groups for entry in group}
+    entries = _with_all_ids(draft.history)
+    groups = _record_groups(draft, entries, is_turn)
+    record_ids = {entry["id"]: group[-1]["id"] for group in groups for entry in group}
     records = []
     for group in groups:
         parent = group[0]["parent"]
         is_edited = any(entry["id"] in draft.edited for entry in group)
-        records.append(turn.to_record(group, homes.get(parent, parent), is_edited=is_edited))
-    return records, homes
+        record_parent = record_ids.get(parent, parent)
+        records.append(turn.to_record(group, record_parent, is_edited=is_edited))
+    return records, record_ids
 
 
-def name_current_record(record: Fields, key: str, homes: dict[Any, Any]) -> Fields:
-    """The head of a conversation; under `key` it names the record that holds the
-    current message.
+def _with_all_ids(history: list[Fields]) -> list[Fields]:
+    """Return messages that all have an id and a parent. A missing id is `#` and the position."""
+    entries = []
+    previous_id: Any = None
+    for position, entry in enumerate(history):
+        id = entry.get("id", f"#{position}")
+        entries.append(entry | {"id": id, "parent": entry.get("parent", previous_id)})
+        previous_id = id
+    return entries
+
+
+def _record_groups(
+    draft: Draft, entries: list[Fields], is_turn: Callable[[list[Fields]], bool]
+) -> list[list[Fields]]:
+    """Return the messages of each record.
+
+    Messages that were one record are one again. Messages that were written here are joined, if each
+    is the only answer to the one before, and `is_turn`.
     """
-    inner = record.get(key)
-    if not isinstance(inner, str) or homes.get(inner, inner) == inner:
+    child_counts = Counter(entry["parent"] for entry in entries)
+    current = draft.metadata.get("currentNode")
+    groups: list[list[Fields]] = []
+    for entry in entries:
+        count = without_source(entry)[1].get(_MESSAGES, 1)
+        if count > 1:
+            groups.append(_take_turn(groups, entry, count))
+            continue
+        last_id = groups[-1][-1]["id"] if groups else None
+        continues_last = (
+            bool(groups)
+            and entry["parent"] == last_id != current
+            and child_counts[last_id] == 1
+            and (draft.is_own or {last_id, entry["id"]} <= draft.edited)
+        )
+        if continues_last and is_turn([*groups[-1], entry]):
+            groups[-1].append(entry)
+        else:
+            groups.append([entry])
+    return groups
+
+
+def _take_turn(groups: list[list[Fields]], last: Fields, count: int) -> list[Fields]:
+    """Remove the earlier messages of a record from the groups, and return all of its messages.
+
+    `last` is its last message, and `count` the number of its messages.
+    """
+    group = [last]
+    own_prefixes = (f"{last['id']}:", "#")
+    while len(group) < count and groups and len(groups[-1]) == 1:
+        parent = group[0]["parent"]
+        if groups[-1][0]["id"] != parent or not parent.startswith(own_prefixes):
+            break
+        group[:0] = groups.pop()
+    return group
+
+
+def name_current_record(record: Fields, key: str, record_ids: dict[Any, Any]) -> Fields:
+    """Return the head of a conversation, with the record of the current message under `key`.
+
+    `record_ids` has the ids of the records by those of messages.
+    """
+    message_id = record.get(key)
+    if not isinstance(message_id, str) or record_ids.get(message_id, message_id) == message_id:
         return record
-    return record | {key: homes[inner]}
+    return record | {key: record_ids[message_id]}
 
 
 def newest_message_id(history: list[Fields]) -> str | None:
-    """The id of the newest message; None: there is none, or some have no id."""
-    turn_messages = [entry for entry in history if "role" in entry]
-    if not turn_messages or not all("id" in entry for entry in turn_messages):
+    """Return the id of the newest message. None: there is none, or a message has no id."""
+    messages = [entry for entry in history if "role" in entry]
+    if not messages or not all("id" in entry for entry in messages):
         return None
-    place = max(
-        range(len(turn_messages)),
-        key=lambda place: (turn_messages[place].get("timestamp") or "", place),
+    newest = max(
+        range(len(messages)),
+        key=lambda position: (messages[position].get("timestamp") or "", position),
     )
-    return str(turn_messages[place]["id"])
+    return str(messages[newest]["id"])
 
 
 def choose_newest_message(draft: Draft, key: str, record: Fields) -> None:
-    """Make the newest message the current one of a draft, if the source has none, under `key`, that
-    is there.
+    """Make the newest message the current one of a draft, if the source names none that exists.
+
+    The value of the record under `key` is kept in the source of the head.
     """
-    if draft.metadata.get("currentNode") in {
-        entry["id"] for entry in draft.history if "id" in entry
-    }:
+    ids = {entry["id"] for entry in draft.history if "id" in entry}
+    if draft.metadata.get("currentNode") in ids:
         return
     metadata = {name: value for name, value in draft.metadata.items() if name != "currentNode"}
-    if id := newest_message_id(draft.history):
-        metadata["currentNode"] = id
+    newest_id = newest_message_id(draft.history)
+    if newest_id:
+        metadata["currentNode"] = newest_id
     if key in record:
         metadata["source"] = {**metadata.get("source", {}), key: record[key]}
     draft.head["metadata"] = metadata
 
 
 def _children(records: list[Fields], parent: str) -> dict[Any, list[Any]]:
+    """Return the ids of the children of each record. `parent` is the field with the parent's id."""
     children: dict[Any, list[Any]] = {}
     for record in records:
         if isinstance(record.get(parent), str) and "id" in record:
@@ -347,24 +420,27 @@ def _children(records: list[Fields], parent: str) -> dict[Any, list[Any]]:
 
 
 def with_children(records: list[Fields], parent: str, children: str) -> None:
-    """Give each record a list of its children, under `children`, unless it has one."""
+    """Give each record a list of its children under `children`, unless it has one."""
     by_parent = _children(records, parent)
     for record in records:
         record.setdefault(children, by_parent.get(record.get("id"), []))
 
 
 def without_children(records: list[Fields], parent: str, children: str) -> None:
-    """Take out what can be made again: lists of children, unless their order is special, and ids of
-    places.
+    """Remove lists of children and ids that are made again by a writer.
+
+    A list is kept if its order is not that of the records. Ids that are positions are removed.
     """
     by_parent = _children(records, parent)
     for record in records:
-        known, listed = by_parent.get(record.get("id"), []), record.get(children)
-        if (
-            listed == known
-            or not isinstance(listed, list)
-            or sorted(map(str, listed)) != sorted(known)
-        ):
+        expected = by_parent.get(record.get("id"), [])
+        listed = record.get(children)
+        is_reordered = (
+            isinstance(listed, list)
+            and listed != expected
+            and sorted(map(str, listed)) == sorted(expected)
+        )
+        if not is_reordered:
             record.pop(children, None)
         if str(record.get("id"))[:1] == "#":
             del record["id"]
