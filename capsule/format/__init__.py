@@ -1,1 +1,1 @@
-"""What a capsule is: codec, models, validation, migrations, layout. Pure, no input or output."""
+"""The format of documents: fields, checks, migrations, bytes. Pure, without input and output."""

@@ -32,8 +32,12 @@ _EPOCH = "1970-01-01T00:00:00.000Z"
 
 def parse_version(version: object) -> Version | None:
     """Return major and minor number of a version in a file. None: it is no version."""
-    match = _VERSION.fullmatch(version) if isinstance(version, str) else None
-    return (int(match[1]), int(match[2] or 0)) if match else None
+    if not isinstance(version, str):
+        return None
+    match = _VERSION.fullmatch(version)
+    if match is None:
+        return None
+    return int(match[1]), int(match[2] or 0)
 
 
 def is_newer(document: Document) -> bool:
@@ -87,15 +91,18 @@ def _upgrade_to_2_0(document: Document) -> Document:
     """Fill in what a reader of version 2.0 needs, in a document without a version or before 2.0."""
     history = document["history"]
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
-    first_time = times[0] if times else document.get("updatedAt") or _EPOCH
-    created_at = document.get("createdAt") or first_time
-    last_time = times[-1] if times else created_at
+    updated_at = document.get("updatedAt")
+    created_at = document.get("createdAt")
+    if not created_at:
+        created_at = times[0] if times else updated_at or _EPOCH
+    if not updated_at:
+        updated_at = times[-1] if times else created_at
     user_texts = (entry["content"] for entry in history if entry.get("role") == "user")
     return {
         "title": title_from(next(user_texts, "")),
         **document,
         "createdAt": created_at,
-        "updatedAt": document.get("updatedAt") or last_time,
+        "updatedAt": updated_at,
         "metadata": {**new_metadata(), **document.get("metadata", {})},
         "context": {**empty_context(), **document.get("context", {})},
     }

@@ -76,7 +76,10 @@ def schema(kind: str, version: str | None = None) -> Schema:
         )
     object_schema = _part_schema("" if kind == "capsule" else kind, chosen)
     fields = object_schema["properties"]
-    fields["version"] |= {"const": chosen} if chosen == "2.0" else {"pattern": r"^2\.[0-9]+$"}
+    if chosen == "2.0":
+        fields["version"] |= {"const": chosen}
+    else:
+        fields["version"] |= {"pattern": r"^2\.[0-9]+$"}
     if kind in _IDS:
         fields["id"] |= _IDS[kind]
     name = "Overrides for the next conversation" if kind == "overrides" else kind.capitalize()

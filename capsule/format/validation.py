@@ -192,7 +192,9 @@ def _document_faults(
         return
     is_legacy = parsed is not None and parsed < (2, 0)
     any_choice = parsed is not None and parsed > LATEST_VERSION
-    required = ("id", "history") if is_legacy and not kind else _REQUIRED[kind]
+    required = _REQUIRED[kind]
+    if is_legacy and not kind:
+        required = ("id", "history")
     for json_path, reason in _part_faults(kind, document, (), required, any_choice=any_choice):
         # Everything but a missing version was yielded above.
         if json_path != ("version",) or reason == "is missing":

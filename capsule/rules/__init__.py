@@ -1,3 +1,1 @@
-"""The rules: who may read, write, lock and message what. Pure functions, without files, clocks or
-stores.
-"""
+"""The rules of reading, writing, locking and messaging: pure functions, without files or clocks."""

@@ -170,7 +170,9 @@ def check_writable(
     if lock is not None and lock.get("instanceId") == identity.instance:
         return None
     if remembers_lock:
-        present = f"it is now locked by {describe(lock)}" if lock else "it is not locked now"
+        present = "it is not locked now"
+        if lock:
+            present = f"it is now locked by {describe(lock)}"
         raise LockLost(
             f"the lock on conversation {id} was taken away: {present}; nothing was written",
             remedy=Remedy("show", id),

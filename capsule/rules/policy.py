@@ -436,7 +436,9 @@ def _decide_by_relation(
     allowed_relations = RULES[target.type].get(action, frozenset())
     subject_relation = relation(subject, target)
     if subject_relation in allowed_relations:
-        return _ALLOWED if subject is None else _decide_by_consent(subject, action, target, inputs)
+        if subject is None:
+            return _ALLOWED
+        return _decide_by_consent(subject, action, target, inputs)
     if subject_relation in ("left", "stranger"):
         if begins:
             return _denied(f"{subject} is not a participant of conversation {target.id}")
@@ -627,8 +629,12 @@ def raise_if_denied(decision: PolicyDecision, id: str, inputs_for: InputsFor = _
     if decision.allowed:
         return
     hint = decision.hint if isinstance(decision.hint, str) else decision.hint(inputs_for)
-    message = f"{decision.reason}; {hint}" if hint else decision.reason
-    fields: dict[str, Any] = {"asks": decision.asks} if decision.asks else {}
+    message = decision.reason
+    if hint:
+        message += f"; {hint}"
+    fields: dict[str, Any] = {}
+    if decision.asks:
+        fields["asks"] = decision.asks
     raise Refused(message, id=id, path="", **fields)
 
 

@@ -1,1 +1,1 @@
-"""What stands in documents: heads, messages, members, agents, channels, servers."""
+"""The contents of documents: heads, messages, members, agents, channels, servers."""

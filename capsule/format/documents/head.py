@@ -225,7 +225,9 @@ class HeadCache:
     def get(self, id: str, tag: str) -> ParsedHead | None:
         """Return the head of a conversation if it has this tag. None: it is not in the cache."""
         parsed = self._heads.get(id)
-        return parsed if parsed is not None and parsed.tag == tag else None
+        if parsed is None or parsed.tag != tag:
+            return None
+        return parsed
 
     def put(self, id: str, tag: str, document: dict[str, Any]) -> ParsedHead:
         """Add a head, and return it parsed."""

@@ -79,7 +79,9 @@ def check_message(message: Any) -> dict[str, Any]:
             raise InvalidInput(
                 f"message.{key}: is missing; a message has at least a role and a content"
             )
-    return checked if is_in_order(tuple(checked)) else order_message(checked)
+    if is_in_order(tuple(checked)):
+        return checked
+    return order_message(checked)
 
 
 def _file_name(name: Any) -> str:

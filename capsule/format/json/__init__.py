@@ -1,1 +1,1 @@
-"""JSON as the store writes it: bytes, lines, the order of keys, and where things stand."""
+"""JSON as the store writes it: bytes, layout, the order of keys, lines and columns."""

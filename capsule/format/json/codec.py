@@ -103,7 +103,9 @@ def _decode_exactly(text: str, path: str) -> dict[str, Any]:
         faults = []
         for position, escape in locations.lone_surrogates(text):
             faults.append((position, f"{escape} is {_HALF}; remove it"))
-        raise (_invalid(path, text, faults) if faults else _too_deep(path, text)) from None
+        if not faults:
+            raise _too_deep(path, text) from None
+        raise _invalid(path, text, faults) from None
     return document
 
 

@@ -1,1 +1,1 @@
-"""Merging documents: three versions into one, and a file with the records of its log. Pure."""
+"""The merging and comparing of versions of documents. Pure."""

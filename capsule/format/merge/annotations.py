@@ -259,7 +259,9 @@ def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | Non
     if not isinstance(wanted_node, dict) or not isinstance(wanted_node.get("message"), str):
         return None
     instead = wanted_node.get("instead")
-    return (wanted_node["message"], instead) if instead == metadata.get("currentNode") else None
+    if instead != metadata.get("currentNode"):
+        return None
+    return wanted_node["message"], instead
 
 
 # --- Annotations of a message ---
@@ -268,7 +270,9 @@ def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | Non
 def version_of(message: Message) -> str | None:
     """Return the id of the message of which this one is a lost version, or None."""
     metadata = message.get("metadata")
-    winner = metadata.get(VERSION_OF) if metadata else None
+    if not metadata:
+        return None
+    winner = metadata.get(VERSION_OF)
     return winner if isinstance(winner, str) and winner else None
 
 

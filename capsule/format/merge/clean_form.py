@@ -49,9 +49,10 @@ def clean(data: bytes, path: str, kind: str) -> bytes:
     as much.
     """
     document_kind = KINDS[kind]
-    quick = _clean_quickly(data) if document_kind.has_entries else None
-    if quick is not None:
-        return quick
+    if document_kind.has_entries:
+        quick = _clean_quickly(data)
+        if quick is not None:
+            return quick
     document = codec.decode(data, path)
     if migrations.is_newer(document):
         return data

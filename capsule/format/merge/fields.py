@@ -284,12 +284,16 @@ def _merge_members(base: Any, ours: Any, theirs: Any) -> Any:
 
 
 def _summary_time(summary: Any) -> str:
-    return (summary.get("updatedAt") or "") if isinstance(summary, dict) else ""
+    if not isinstance(summary, dict):
+        return ""
+    return summary.get("updatedAt") or ""
 
 
 def _capture_time(context: Any) -> str | None:
-    metadata = context.get("metadata") if isinstance(context, dict) else None
-    return metadata.get("capturedAt") if isinstance(metadata, dict) else None
+    if not isinstance(context, dict) or not isinstance(context.get("metadata"), dict):
+        return None
+    time: str | None = context["metadata"].get("capturedAt")
+    return time
 
 
 def _capture_rank(context: Any) -> tuple[str, bytes]:
@@ -312,7 +316,9 @@ def _hash_of(context: Any) -> str:
     if stated:
         return str(stated)
     text = context.get("fullContext", "")
-    return f"sha256:{sha256(text.encode()).hexdigest()}" if text else ""
+    if not text:
+        return ""
+    return f"sha256:{sha256(text.encode()).hexdigest()}"
 
 
 # --- Documents without a history ---

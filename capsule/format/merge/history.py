@@ -232,8 +232,11 @@ class HistorySide:
 
     def _accept_noted_parent(self, id: str, noted: str | None, base: HistorySide | None) -> None:
         """Accept the parent that an earlier merge noted, unless the message was moved since."""
-        base_entries: Mapping[str, Message] = {} if base is None else base.entries
-        nearest = noted if base is None else base.nearest_ancestor(noted, self.entries)
+        base_entries: Mapping[str, Message] = {}
+        nearest = noted
+        if base is not None:
+            base_entries = base.entries
+            nearest = base.nearest_ancestor(noted, self.entries)
         is_unknown = noted is not None and noted not in self.entries and noted not in base_entries
         if is_unknown or nearest == self.parent_ids[id]:
             self.noted_parents[id] = noted
@@ -533,9 +536,9 @@ class HistoryMerge:
         our_content = self.ours.content_of(id)
         their_content = self.theirs.content_of(id)
         if our_content is None or their_content is None:
-            side = self.theirs if our_content is None else self.ours
-            content = their_content if our_content is None else our_content
-            return self._merge_half_deleted(id, side, content, base_content)
+            if our_content is None:
+                return self._merge_half_deleted(id, self.theirs, their_content, base_content)
+            return self._merge_half_deleted(id, self.ours, our_content, base_content)
         if their_content in (our_content, base_content):
             return self.ours.entries[id]
         if our_content == base_content:

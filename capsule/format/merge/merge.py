@@ -134,11 +134,14 @@ def _share_messages(history: list[Document], shared_versions: Iterable[Document]
     result = history
     for version in shared_versions:
         shared_messages = {message["id"]: message for message in version["history"]}
-        pairs = [(message, shared_messages.get(message.get("id"))) for message in result]
-        result = [
-            message if shared is None or not _is_same_message(message, shared) else shared
-            for message, shared in pairs
-        ]
+        own_messages = result
+        result = []
+        for message in own_messages:
+            shared = shared_messages.get(message.get("id"))
+            if shared is not None and _is_same_message(message, shared):
+                result.append(shared)
+            else:
+                result.append(message)
     return result
 
 

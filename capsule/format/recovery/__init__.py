@@ -1,3 +1,1 @@
-"""What another program saved, compared with what the store wrote lately."""
-
-from __future__ import annotations
+"""The recovery of a conversation: records of the log, external edits, torn files."""

@@ -300,13 +300,16 @@ def with_recovered_ids(
                 free_ids.setdefault(_visible_fields(entry), {})[entry["id"]] = None
     result = []
     for entry in history:
-        candidates = None if entry.get("id") else free_ids.get(_visible_fields(entry))
-        if candidates:
-            id = next(iter(candidates))
-            del candidates[id]
-            result.append({**entry, "id": id})
-        else:
+        if entry.get("id"):
             result.append(entry)
+            continue
+        candidates = free_ids.get(_visible_fields(entry))
+        if not candidates:
+            result.append(entry)
+            continue
+        id = next(iter(candidates))
+        del candidates[id]
+        result.append({**entry, "id": id})
     return result
 
 
@@ -907,7 +910,9 @@ def _description(name: str) -> str:
 def _lock_digest(head: _FlatHead) -> str:
     """Return what distinguishes one lock from another. Its time does not, as it is refreshed."""
     lock = head.get(_LOCK)
-    return value_digest({**lock, "timestamp": None} if isinstance(lock, dict) else lock)
+    if isinstance(lock, dict):
+        return value_digest({**lock, "timestamp": None})
+    return value_digest(lock)
 
 
 def _possible_bases(heads: list[WriteRecord], read: _ReadState) -> list[int]:

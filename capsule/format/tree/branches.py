@@ -114,7 +114,9 @@ def current_after_removal(
     leaf = tree_before.active_leaf(current)
     if leaf in removed and requested is not None:
         siblings = [index for index in tree_before.siblings_at(requested) if index not in removed]
-        nearest = siblings[-1] if siblings else _nearest_kept(tree_before, requested, removed)
+        nearest = _nearest_kept(tree_before, requested, removed)
+        if siblings:
+            nearest = siblings[-1]
         new_leaf = len(tree) - 1
         if nearest >= 0:
             new_leaf = tree.leaf(str(tree_before.ids[nearest]))
