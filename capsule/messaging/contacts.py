@@ -65,7 +65,7 @@ class Agent:
             presence: The agents that are online, as `StoreAgents.online` returns them.
             shows_entries: Whether the reader may see its entries about other agents.
         """
-        profile = AgentProfile.of(document)
+        profile = AgentProfile.from_document(document)
         entries = None
         if shows_entries:
             entries = document.get("dm") or {}

@@ -316,7 +316,7 @@ class AgentDirectory(AccessGuard):
         version, document = found
         profile = self._profiles.get(id)
         if profile is None or profile.version is not version:
-            profile = AgentProfile.of(document, version)
+            profile = AgentProfile.from_document(document, version)
             self._profiles[id] = profile
         return profile
 

@@ -42,13 +42,14 @@ class AgentProfile:
     version: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], version: Any = None) -> AgentProfile:
+    def from_document(cls, document: Mapping[str, Any], version: Any = None) -> AgentProfile:
         """Return the profile in the document of an agent."""
         dm = document.get("dmPolicy") or "open"
         discoverable = document.get("discoverable") or "public"
         dm_entries = {}
-        for other, entry in (document.get("dm") or {}).items():
-            dm_entries[other] = "allow" if entry.get("permission") == "allow" else "block"
+        for other_id, entry in (document.get("dm") or {}).items():
+            is_allowed = entry.get("permission") == "allow"
+            dm_entries[other_id] = "allow" if is_allowed else "block"
         return cls(
             id=document["id"],
             name=document.get("name") or document["id"],

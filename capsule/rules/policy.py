@@ -476,8 +476,8 @@ def _check_consent(
     """
     profile = inputs.profile(subject)
     undecided = []
-    for other in sorted(other_agents):
-        other_profile = inputs.profile(other)
+    for other_id in sorted(other_agents):
+        other_profile = inputs.profile(other_id)
         availability = dm_availability(profile, other_profile)
         if availability == "available":
             continue
@@ -486,8 +486,8 @@ def _check_consent(
             continue
         is_secret = availability == "unavailable" or other_profile.discoverable != "public"
         if is_secret and target.type != "direct":
-            return _denied(f"{subject} may not write to {other}: unavailable", _UNAVAILABLE)
-        return _denied(f"{subject} may not write to {other}: {availability}")
+            return _denied(f"{subject} may not write to {other_id}: unavailable", _UNAVAILABLE)
+        return _denied(f"{subject} may not write to {other_id}: {availability}")
     if not undecided:
         return _ALLOWED
     ids = [other_profile.id for other_profile in undecided]

@@ -372,11 +372,11 @@ def test_a_scope_is_in_reach_of_its_project_and_of_those_that_see_it(
     ],
 )
 def test_a_word_that_is_not_understood_counts_as_the_strictest(document: dict[str, Any]) -> None:
-    bob = AgentProfile.of({"id": "bob", **document})
+    bob = AgentProfile.from_document({"id": "bob", **document})
     assert (bob.project, bob.dm, bob.discoverable, bob.dm_entries) == (
         GLOBAL,
         "closed",
         "private",
         {"anna": "block"},
     )
-    assert AgentProfile.of({"id": "bob"}) == AgentProfile("bob", "bob", GLOBAL)
+    assert AgentProfile.from_document({"id": "bob"}) == AgentProfile("bob", "bob", GLOBAL)

@@ -57,7 +57,7 @@ class Conflict:
     title: str = ""
 
     @classmethod
-    def of(
+    def from_values(
         cls,
         json_path: Iterable[str],
         values: Iterable[tuple[Any, str | None]],
@@ -285,8 +285,8 @@ def has_original_parent(message: Message) -> bool:
 def with_original_parent(message: Message, parent: str | None) -> dict[str, Any]:
     """Return the message with its parent noted, unless it has a field of that name."""
     metadata = message.get("metadata") or {}
-    noted = metadata.get(ORIGINAL_PARENT, parent)
-    return {**message, "metadata": {**metadata, ORIGINAL_PARENT: noted}}
+    noted_parent = metadata.get(ORIGINAL_PARENT, parent)
+    return {**message, "metadata": {**metadata, ORIGINAL_PARENT: noted_parent}}
 
 
 def without_parent(message: Message) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class ConflictRecorder(list[Conflict]):
         value = max(
             ours, theirs, key=lambda side: (_access_rank(json_path, side), encode_value(side))
         )
-        self.append(Conflict.of(json_path, ((ours, None), (theirs, None)), value))
+        self.append(Conflict.from_values(json_path, ((ours, None), (theirs, None)), value))
         return value
 
 
@@ -196,7 +196,7 @@ class HeadMerge:
             candidates = [
                 (side["title"], side.get("titleSetAt") or None) for side in (our_title, their_title)
             ]
-            self.conflicts.append(Conflict.of(("title",), candidates, winner["title"]))
+            self.conflicts.append(Conflict.from_values(("title",), candidates, winner["title"]))
         return winner
 
     def _merge_context(self, base: Any, ours: Any, theirs: Any) -> Any:

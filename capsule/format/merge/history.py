@@ -223,25 +223,31 @@ class HistorySide:
     def _read_parent(self, message: Message, base: HistorySide | None) -> None:
         """Read the parent that a message names, and the one that an earlier merge noted."""
         id = message["id"]
-        named = message["parent"]
-        if named and named not in self.entries:
-            self.parents[id] = named
+        named_parent = message["parent"]
+        if named_parent and named_parent not in self.entries:
+            self.parents[id] = named_parent
         if has_original_parent(message):
             self.ids_with_note.add(id)
             self._accept_noted_parent(id, message["metadata"][ORIGINAL_PARENT], base)
 
-    def _accept_noted_parent(self, id: str, noted: str | None, base: HistorySide | None) -> None:
+    def _accept_noted_parent(
+        self, id: str, noted_parent: str | None, base: HistorySide | None
+    ) -> None:
         """Accept the parent that an earlier merge noted, unless the message was moved since."""
         base_entries: Mapping[str, Message] = {}
-        nearest = noted
+        nearest = noted_parent
         if base is not None:
             base_entries = base.entries
-            nearest = base.nearest_ancestor(noted, self.entries)
-        is_unknown = noted is not None and noted not in self.entries and noted not in base_entries
+            nearest = base.nearest_ancestor(noted_parent, self.entries)
+        is_unknown = (
+            noted_parent is not None
+            and noted_parent not in self.entries
+            and noted_parent not in base_entries
+        )
         if is_unknown or nearest == self.parent_ids[id]:
-            self.noted_parents[id] = noted
+            self.noted_parents[id] = noted_parent
             if base is not None and id not in base_entries:
-                self.parents[id] = noted
+                self.parents[id] = noted_parent
 
     def _mark_line(self, base: HistorySide | None) -> None:
         """Mark the messages of the line.
@@ -439,9 +445,9 @@ def with_renamed_ids(document: dict[str, Any], new_ids: RenamedIds) -> dict[str,
     for message in document["history"]:
         changed = _renamed_fields(message, ("id", "parent"), new_ids)
         metadata = message.get("metadata") or {}
-        noted = _renamed_fields(metadata, (VERSION_OF, ORIGINAL_PARENT), new_ids)
-        if noted:
-            changed["metadata"] = {**metadata, **noted}
+        renamed_notes = _renamed_fields(metadata, (VERSION_OF, ORIGINAL_PARENT), new_ids)
+        if renamed_notes:
+            changed["metadata"] = {**metadata, **renamed_notes}
         history.append(order_message({**message, **changed}) if changed else message)
     metadata = document["metadata"]
     current = _renamed_fields(metadata, ("currentNode",), new_ids)
@@ -642,11 +648,11 @@ class HistoryMerge:
     def _merge_moved_parent(self, id: str) -> Parent:
         """Return the parent of a message of the base, which at least one side changed."""
         base_parent = self.base.parents[id]
-        moved = [side for side in (self.ours, self.theirs) if self._has_moved(side, id)]
-        if not moved:
+        moving_sides = [side for side in (self.ours, self.theirs) if self._has_moved(side, id)]
+        if not moving_sides:
             return self._surviving_parent(id, base_parent, self.base)
-        if len(moved) == 1:
-            return self._surviving_parent(id, moved[0].parents[id], moved[0])
+        if len(moving_sides) == 1:
+            return self._surviving_parent(id, moving_sides[0].parents[id], moving_sides[0])
         return self._latest_parent(id)
 
     def _has_moved(self, side: HistorySide, id: str) -> bool:

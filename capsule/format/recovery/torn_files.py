@@ -258,24 +258,30 @@ def _is_torn_tail(tail: bytes, offset: int, *, first: bool) -> bool:
         # The old closing, and then the bytes that were written past the old end of the file.
         beyond = offset + len(closing)
         return tail[len(closing) : len(closing) + 1] == b"\0" or beyond % _SECTOR == 0
-    written, nul, _ = tail.partition(b"\0")
-    if nul and _are_nuls_of_crash(written, offset, closing, opening):
+    bytes_before_nul, nul, _ = tail.partition(b"\0")
+    if nul and _are_nuls_of_crash(bytes_before_nul, offset, closing, opening):
         return True
     if not nul and _begins_entry(tail, opening):
         return True
     return _meets_in_closing(tail, offset, closing, opening)
 
 
-def _are_nuls_of_crash(written: bytes, offset: int, closing: bytes, opening: bytes) -> bool:
-    """Return whether NULs behind `written` begin at a sector border or at the old end of the file.
+def _are_nuls_of_crash(
+    bytes_before_nul: bytes, offset: int, closing: bytes, opening: bytes
+) -> bool:
+    """Return whether NULs behind `bytes_before_nul` begin at a sector border or at the old end of the file.
 
     Anywhere else a person put them there.
     """
-    is_at_border = (offset + len(written)) % _SECTOR == 0
-    if is_at_border and (closing.startswith(written) or _begins_entry(written, opening)):
+    is_at_border = (offset + len(bytes_before_nul)) % _SECTOR == 0
+    if is_at_border and (
+        closing.startswith(bytes_before_nul) or _begins_entry(bytes_before_nul, opening)
+    ):
         return True
-    is_at_old_end = len(written) == len(closing)
-    return is_at_old_end and _is_mixed_of(written, closing, opening[: len(closing)], offset)
+    is_at_old_end = len(bytes_before_nul) == len(closing)
+    return is_at_old_end and _is_mixed_of(
+        bytes_before_nul, closing, opening[: len(closing)], offset
+    )
 
 
 def _meets_in_closing(tail: bytes, offset: int, closing: bytes, opening: bytes) -> bool:

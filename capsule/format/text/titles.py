@@ -86,12 +86,12 @@ def _cut(line: str) -> str:
     """Return a line of at most 60 characters, cut at a space if one is in its second half."""
     if len(line) <= MAX_AUTOMATIC:
         return line
-    half = MAX_AUTOMATIC // 2
+    min_length = MAX_AUTOMATIC // 2
     end = line.rfind(" ", 0, MAX_AUTOMATIC)
-    if end < half:
+    if end < min_length:
         end = MAX_AUTOMATIC - 1
     # Not between a letter and the accent that follows it, nor inside a joined emoji.
-    while end > half and (_joins(line[end]) or line[end - 1] == "\u200d"):
+    while end > min_length and (_joins(line[end]) or line[end - 1] == "\u200d"):
         end -= 1
     return line[:end].rstrip(" ,;:-\u2013\u2014") + "\u2026"
 
