@@ -104,8 +104,8 @@ def _message_json(page: Page, index: int) -> dict[str, Any]:
 def message(ctx: Context, id: str, message: str) -> str:
     """One message, all of it; by its id, a prefix of it, @N or @last."""
     store = store_of(ctx)
-    id = store.resolve(id)
-    return as_json(_message_json(store.page(id, 1, around=message), 0))
+    conversation_id = store.resolve(id)
+    return as_json(_message_json(store.page(conversation_id, 1, around=message), 0))
 
 
 def schema(ctx: Context, kind: str) -> str:

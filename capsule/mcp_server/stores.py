@@ -212,6 +212,7 @@ class HttpClientStores(ClientStores):
             raise InvalidInput("the server is being stopped")
         client = self._clients.get((session, holder))
         if client is None:
+            # A session is an instance of its own. Without one, the instance has the holder's name.
             identity = {"user": holder} if session else {"instance": holder}
             store = self._main.store.beside(keep_locks=False, agent=holder, **identity)
             self._on_open(store, holder)

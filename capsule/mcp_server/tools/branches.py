@@ -67,34 +67,38 @@ def branch(
         raise InvalidInput(f"action {action} {needs}")
     if idempotencyKey and action in _STEPS:
         raise InvalidInput(f"action {action} makes nothing, so it takes no idempotencyKey")
-    (store, id), key = resolve_conversation(ctx, id), idempotencyKey or None
+    (store, conversation_id), key = resolve_conversation(ctx, id), idempotencyKey or None
     match action:
         case "fork":
             forked = store.forks.create(
-                id, at=message or None, created_by=author_of_call(ctx), key=key
+                conversation_id, at=message or None, created_by=author_of_call(ctx), key=key
             )
             forked_output = conversation_output(forked, store.instance_id)
             return tool_result(
-                f"Forked from {id}: {conversation_line(forked_output)}",
+                f"Forked from {conversation_id}: {conversation_line(forked_output)}",
                 BranchOutput(id=forked_output.id),
             )
         case "edit":
             return _new_version_result(
-                id, store.branches.revise(id, message, content, key=key, **author_field(ctx))
+                conversation_id,
+                store.branches.revise(
+                    conversation_id, message, content, key=key, **author_field(ctx)
+                ),
             )
         case "regenerate":
             return _new_version_result(
-                id,
+                conversation_id,
                 store.branches.regenerate(
-                    id, content, message or None, key=key, **author_field(ctx)
+                    conversation_id, content, message or None, key=key, **author_field(ctx)
                 ),
             )
-    switched = store.branches.switch(id, message or None, step=_STEPS[action])
+    switched = store.branches.switch(conversation_id, message or None, step=_STEPS[action])
     leaf = visible(switched.leaf)
     verb, already = ("Switched", "") if switched.changed else ("Nothing was done", " already")
     outcome = f"leads through message {word(visible(switched.message))} to {word(leaf)}{already}"
     return tool_result(
-        f"{verb}: the active branch of conversation {id} {outcome}.", BranchOutput(id=id, leaf=leaf)
+        f"{verb}: the active branch of conversation {conversation_id} {outcome}.",
+        BranchOutput(id=conversation_id, leaf=leaf),
     )
 
 
@@ -122,26 +126,31 @@ def delete_messages(
     """Move a message and all its answers, or it alone, or the other branches to the trash, after
     asking the user. Your own message goes alone."""
     ensure_confirmed(answer)
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     if not removal_plan.ids:
         return tool_result(
-            f"Nothing was done: conversation {id} has no other branch.", BranchOutput(id=id)
+            f"Nothing was done: conversation {conversation_id} has no other branch.",
+            BranchOutput(id=conversation_id),
         )
     is_agreed = confirmations.can_ask(ctx)  # Else all that goes is the caller's own.
     if removal_plan.message:
         removal = store.branches.remove(
-            id,
+            conversation_id,
             removal_plan.message,
             keep_children=removal_plan.alone,
             expected=removal_plan.ids,
             is_agreed=is_agreed,
         )
     else:
-        removal = store.branches.trim(id, expected=removal_plan.ids, is_agreed=is_agreed)
+        removal = store.branches.trim(
+            conversation_id, expected=removal_plan.ids, is_agreed=is_agreed
+        )
     leaf = visible(removal.leaf) if removal.leaf else None
     end_text = f"the active branch ends at message {word(leaf)}" if leaf else "no message is left"
     outcome = (
-        f"Deleted from conversation {id}: {removal_plan.count}; {end_text}. The user can bring them "
-        f"back: capsule restore {id}"
+        f"Deleted from conversation {conversation_id}: {removal_plan.count}; {end_text}. The user can bring them "
+        f"back: capsule restore {conversation_id}"
     )
-    return tool_result(outcome, BranchOutput(id=id, leaf=leaf, removed=len(removal.ids)))
+    return tool_result(
+        outcome, BranchOutput(id=conversation_id, leaf=leaf, removed=len(removal.ids))
+    )

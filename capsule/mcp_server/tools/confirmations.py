@@ -91,10 +91,12 @@ def ensure_confirmed(answer: ElicitationResult[Confirmation]) -> None:
     if isinstance(answer, AcceptedElicitation):
         if answer.data.yes:
             return
-        said = "said no"
+        outcome = "said no"
+    elif answer.action == "decline":
+        outcome = "declined"
     else:
-        said = "declined" if answer.action == "decline" else "closed the question without an answer"
-    raise ExplainedError(f"Nothing was done: the user {said}. {ASK_NO_MORE}")
+        outcome = "closed the question without an answer"
+    raise ExplainedError(f"Nothing was done: the user {outcome}. {ASK_NO_MORE}")
 
 
 def _title_and_id(head: Head) -> str:
@@ -103,19 +105,19 @@ def _title_and_id(head: Head) -> str:
 
 def ask_to_delete(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
     """Ask whether to delete a conversation."""
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     try:
-        description = _title_and_id(store.head(id))
-        history: list[dict[str, Any]] = store.document(id)["history"]
+        description = _title_and_id(store.head(conversation_id))
+        history: list[dict[str, Any]] = store.document(conversation_id)["history"]
         is_all_own = all(author_relation(entry, access_of(ctx).name) == "own" for entry in history)
     except InvalidDocument:
-        description, is_all_own = f"{id}, whose file is damaged", False
+        description, is_all_own = f"{conversation_id}, whose file is damaged", False
     question = f"Delete the conversation {description}? It goes to the store's trash."
     return _ask(
         ctx,
         question,
         confirm,
-        instead="" if is_all_own else f"The user can do it: capsule delete {id}",
+        instead="" if is_all_own else f"The user can do it: capsule delete {conversation_id}",
     )
 
 
@@ -179,16 +181,16 @@ def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedR
     if bool(message) == (what == "other_branches"):
         needs = "takes no message" if message else "needs message: its id, @N or @last"
         raise InvalidInput(f"what {what} {needs}")
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     if not message:
-        removal = store.branches.trim(id, dry_run=True)
-        is_all_own = _are_own(ctx, store.branches.tree(id)[0], removal.ids)
+        removal = store.branches.trim(conversation_id, dry_run=True)
+        is_all_own = _are_own(ctx, store.branches.tree(conversation_id)[0], removal.ids)
         words = "everything outside of the active branch"
         return PlannedRemoval(words=words, ids=removal.ids, roles=removal.roles, are_own=is_all_own)
-    history, _, _ = store.branches.tree(id)
-    position = find_message(history, message, id)
+    history, _, _ = store.branches.tree(conversation_id)
+    position = find_message(history, message, conversation_id)
     which, alone = str(history[position]["id"]), what == "alone"
-    removal = store.branches.remove(id, which, keep_children=alone, dry_run=True)
+    removal = store.branches.remove(conversation_id, which, keep_children=alone, dry_run=True)
     with_it = "and all that answers it" if len(removal.ids) > 1 else "and keep its answers"
     said = f"message @{position} {quoted(history[position]['content'], 60)} {with_it}"
     is_all_own = _are_own(ctx, history, removal.ids)
@@ -216,8 +218,8 @@ def ask_to_remove(
     """Ask whether to remove messages."""
     if not removal.ids:
         return Confirmation()
-    store, id = resolve_conversation(ctx, id)
-    head = store.head(id)
+    store, conversation_id = resolve_conversation(ctx, id)
+    head = store.head(conversation_id)
     planned_removal = f"{removal.words}, {removal.count}? They go to the store's trash."
     question = f"Delete from the conversation {_title_and_id(head)}: {planned_removal}"
     which = f"The user can do it: capsule delete {head.id} --which {removal.message}"
@@ -255,8 +257,8 @@ def ask_to_edit(
     """Ask whether to replace a text that is not the caller's own."""
     if not target.needs_yes:
         return Confirmation()
-    store, id = resolve_conversation(ctx, id)
-    message = store.find_message(id, target.id)
+    store, conversation_id = resolve_conversation(ctx, id)
+    message = store.find_message(conversation_id, target.id)
     hint = "To put a new version beside it: branch with action edit."
     if (
         author_relation({"role": message.role, "from": message.from_}, access_of(ctx).name)
@@ -268,20 +270,20 @@ def ask_to_edit(
         )
     which = (
         f"message @{message.at} {quoted(message.content, 60)} of the conversation "
-        f"{_title_and_id(store.head(id))}"
+        f"{_title_and_id(store.head(conversation_id))}"
     )
     return _ask(
         ctx,
         f"Replace {which} by {quoted(content, 60)}? A copy stays in the trash.",
         confirm=False,
-        instead=f"The user can do it: capsule edit {id} --which {target.id}. {hint}",
+        instead=f"The user can do it: capsule edit {conversation_id} --which {target.id}. {hint}",
     )
 
 
 def ask_to_take_over(ctx: Context, id: str, confirm: bool) -> Confirmation | Elicit[Confirmation]:
     """Ask whether to take over a lock whose holder has ended."""
-    store, id = resolve_conversation(ctx, id)
-    head = store.head(id)
+    store, conversation_id = resolve_conversation(ctx, id)
+    head = store.head(conversation_id)
     state = store.locks.state(head)
     if state is None or state.state != "orphaned":
         return Confirmation()
@@ -296,8 +298,8 @@ def ask_to_unlock(
     ctx: Context, id: str, force: bool, confirm: bool
 ) -> Confirmation | Elicit[Confirmation]:
     """Ask whether to release the lock of somebody else."""
-    store, id = resolve_conversation(ctx, id)
-    head = store.head(id)
+    store, conversation_id = resolve_conversation(ctx, id)
+    head = store.head(conversation_id)
     state = store.locks.state(head)
     if not force or state is None or state.instance == store.instance_id:
         return Confirmation()

@@ -114,19 +114,20 @@ def append_message(
     idempotencyKey: Key = "",
 ) -> Annotated[CallToolResult, AppendOutput]:
     """Write a message into a conversation's own history. It is on disk when this answers."""
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     author = author_field(ctx, sender)
     repeated = False
     if idempotencyKey:
         message, repeated = store.append_once(
-            id, idempotencyKey, role=role, content=content, **author
+            conversation_id, idempotencyKey, role=role, content=content, **author
         )
     else:
-        message = store.append(id, role=role, content=content, **author)
-    output = AppendOutput(**_write_output(id, message).model_dump(), repeated=repeated)
+        message = store.append(conversation_id, role=role, content=content, **author)
+    output = AppendOutput(**_write_output(conversation_id, message).model_dump(), repeated=repeated)
     outcome = "Was appended before under this key; nothing was done now" if repeated else "Appended"
     return tool_result(
-        f"{outcome}: message {word(output.message)} (@{output.at}) of conversation {id}.", output
+        f"{outcome}: message {word(output.message)} (@{output.at}) of conversation {conversation_id}.",
+        output,
     )
 
 
@@ -148,12 +149,14 @@ def edit_message(
     the trash.
     """
     ensure_confirmed(answer)
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     output = _write_output(
-        id, store.edits.message(id, target.id, content, is_agreed=target.needs_yes)
+        conversation_id,
+        store.edits.message(conversation_id, target.id, content, is_agreed=target.needs_yes),
     )
     return tool_result(
-        f"Edited: message {word(output.message)} (@{output.at}) of conversation {id}.", output
+        f"Edited: message {word(output.message)} (@{output.at}) of conversation {conversation_id}.",
+        output,
     )
 
 
@@ -176,9 +179,9 @@ def update_conversation(
 ) -> Annotated[CallToolResult, ConversationOutput]:
     """Change the given fields. Asks the user before it replaces a title of the user's."""
     ensure_confirmed(answer)
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     head = store.update(
-        id,
+        conversation_id,
         title=title or None,
         instead_of=current_title.title,
         tags=tags,
@@ -198,9 +201,9 @@ def delete_conversation(
 ) -> Annotated[CallToolResult, results.DeletionOutput]:
     """Move a conversation to the trash, after asking the user."""
     ensure_confirmed(answer)
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     # A client that can't ask is let through only where all messages are its own.
-    item = store.delete(id, is_agreed=confirmations.can_ask(ctx))
+    item = store.delete(conversation_id, is_agreed=confirmations.can_ask(ctx))
     deleted = results.DeletionOutput(id=item.id, deleted_at=item.deleted_at)
     return tool_result(
         f"Deleted: {item.id}. The user can bring it back: capsule restore {item.id}", deleted
@@ -217,13 +220,15 @@ def lock_conversation(
     server ends.
     """
     ensure_confirmed(answer)
-    store, id = resolve_conversation(ctx, id)
+    store, conversation_id = resolve_conversation(ctx, id)
     client = ctx.session.client_params
     program = None
     if client is not None:
         program = f"{client.client_info.name} {client.client_info.version}".strip()[:100]
-    store.locks.take(id, client=program, agent=access_of(ctx).name)
-    return tool_result(f"Locked for you: {id}.", results.LockOutput(id=id, locked=True))
+    store.locks.take(conversation_id, client=program, agent=access_of(ctx).name)
+    return tool_result(
+        f"Locked for you: {conversation_id}.", results.LockOutput(id=conversation_id, locked=True)
+    )
 
 
 def unlock_conversation(
@@ -237,9 +242,9 @@ def unlock_conversation(
 ) -> Annotated[CallToolResult, results.LockOutput]:
     """Release the lock you hold."""
     ensure_confirmed(answer)
-    store, id = resolve_conversation(ctx, id)
-    was_locked = store.locks.release(id, force=force)
+    store, conversation_id = resolve_conversation(ctx, id)
+    was_locked = store.locks.release(conversation_id, force=force)
     return tool_result(
-        f"Unlocked: {id}." if was_locked else f"{id} was not locked.",
-        results.LockOutput(id=id, locked=False),
+        f"Unlocked: {conversation_id}." if was_locked else f"{conversation_id} was not locked.",
+        results.LockOutput(id=conversation_id, locked=False),
     )

@@ -1,12 +1,4 @@
-"""Encode the events of a store as a stream of server-sent events.
-
-The id of an event is its durable cursor. A client that reconnects with `Last-Event-ID` misses no
-event and gets none twice. The stream sends its cursor also while there are no events.
-
-What must stay true: for each batch the reader's store is asked for twice, before the wait and
-before the batch is sent. So a reader whose permission has ended gets nothing more.
-
-[joined: http] Serve MCP to many clients over streamable HTTP, and the events of the store at `GET /events`.
+"""Serve MCP to many clients over streamable HTTP, and the events of the store at `GET /events`.
 
 The SDK's application checks the token, the headers Host and Origin, and the size of a request, and
 it owns the sessions. `HttpGuard` is ASGI middleware around it and does the rest: it answers bodies
@@ -23,13 +15,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
-import orjson
 from mcp.server import transport_security
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
@@ -44,61 +35,19 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server.stores import log
 from capsule.mcp_server.transport import http_process
+from capsule.mcp_server.transport.event_stream import stream_events
 from capsule.mcp_server.transport.http_process import ListeningSocket
 from capsule.mcp_server.transport.jsonrpc import MalformedMessage, encode_error, parse_message
 from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
 from capsule.untrusted_text import visible
-from capsule.watch.events import as_json, check_topics, topics_of
+from capsule.watch.events import check_topics
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from capsule.engines.changes import Changes
     from capsule.mcp_server.server import CapsuleServer
     from capsule.mcp_server.stores import HttpClientStores
     from capsule.mcp_server.transport.tokens import Tokens
-    from capsule.store.store import CoreStore
-
-
-_log = logging.getLogger("capsule")
-#: Seconds after which a stream without events sends its cursor, to show that it is alive.
-BEAT_S: Final = 15.0
-
-
-async def stream_events(
-    store_of: Callable[[], CoreStore], topics: frozenset[str], batch: Changes
-) -> AsyncIterator[bytes]:
-    """Yield the stream from a batch of changes on, until the store is closed or `store_of` refuses.
-
-    Args:
-        store_of: Returns the store that acts for the reader. Called in a thread for each batch.
-            Raises
-            CapsuleError: the reader has no permission any more.
-        topics: The topics, as `check_topics` returns them.
-        batch: The changes to begin with.
-    """
-    while True:
-        yield encode_batch(batch, topics)
-        try:
-            store = await anyio.to_thread.run_sync(store_of)
-            batch = await store.await_changes(batch.cursor, timeout_s=BEAT_S)
-            # The reader's permission may have ended during the wait.
-            await anyio.to_thread.run_sync(store_of)
-        except CapsuleError as error:
-            _log.warning("a stream of events ended: %s", error)
-            return
-
-
-def encode_batch(batch: Changes, topics: frozenset[str]) -> bytes:
-    """Return a batch as bytes of the stream. The last id has no data: it is no event, but the
-    position from which a client continues.
-    """
-    events = [
-        b"id: %b\ndata: %b\n\n" % (change.cursor.encode(), orjson.dumps(as_json(change)))
-        for change in batch.changes
-        if topics.intersection(topics_of(change))
-    ]
-    return b"".join([*events, b"id: %b\n\n" % batch.cursor.encode()])
 
 
 #: The paths of the protocol and of the events.

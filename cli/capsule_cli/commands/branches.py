@@ -35,7 +35,7 @@ def list_(id: Id, at: At = None) -> None:
     """Print the tree of branches, one line for each message. With --json, a list says which message
     answers which.
     """
-    from capsule_cli.shared.trees import as_lines, as_objects
+    from capsule_cli.commands.reading.drawing import as_lines, as_objects
 
     with open_version(id, at) as (store, conversation_id), paged():
         history, tree, current = store.branches.tree(conversation_id)

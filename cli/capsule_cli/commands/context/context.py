@@ -83,18 +83,18 @@ def capture(
 
     limits = max_file_bytes or FILE_BYTES, max_bytes or TOTAL_BYTES
     selection = FileSelection(tuple(include or ()), tuple(exclude or ()), *limits, budget)
-    with open_conversation(id) as (store, id):
+    with open_conversation(id) as (store, conversation_id):
         with progress("capturing") as bar:
             captured = context_capture.capture(path, selection, bar)
         captured.secrets_allowed = allow_secrets
         if not dry_run:
             _ask_about_secrets(captured, yes)
-            store.context.set(id, captured)
+            store.context.set(conversation_id, captured)
     if not global_options.json:
         _print_omitted(captured, planned=dry_run)
     said = f"{with_count(len(captured.files), 'file')}, about {captured.tokens:,} tokens"
     facts = {
-        "id": id,
+        "id": conversation_id,
         "written": not dry_run,
         "projectPath": captured.root,
         "filesIncluded": len(captured.files),
@@ -112,7 +112,7 @@ def capture(
     }
     print_answer(
         facts,
-        f"{id}: {'would capture' if dry_run else 'captured'} {one_line(captured.root)}: {said}",
+        f"{conversation_id}: {'would capture' if dry_run else 'captured'} {one_line(captured.root)}: {said}",
     )
 
 
@@ -216,8 +216,8 @@ def _drift_lines(id: str, drift: Drift) -> Iterator[str]:
 
 def show(id: Id, files: bool = flag("--files", "List the files with their sizes instead.")) -> None:
     """Print the document of a conversation's context; with --json all of the context."""
-    with open_conversation(id) as (store, id):
-        context = _context_of(store, id)
+    with open_conversation(id) as (store, conversation_id):
+        context = _context_of(store, conversation_id)
     metadata = context.get("metadata") or {}
     if global_options.json:
         from capsule.format.json.codec import encode
@@ -238,16 +238,20 @@ def diff(id: Id, project: Project = None) -> None:
     """Print the changes of the project since the capture, as a unified diff."""
     from capsule.context import drift
 
-    with open_conversation(id) as (store, id):
-        context = _context_of(store, id)
+    with open_conversation(id) as (store, conversation_id):
+        context = _context_of(store, conversation_id)
         with progress("comparing") as bar:
             drifted = drift.check(context, project, bar)
     lines = list(drift.diff(context, drifted))
     if drifted.problem and not global_options.json:
-        print_notice(f"{id}: {drifted.problem}")
+        print_notice(f"{conversation_id}: {drifted.problem}")
     if lines or global_options.json:
         print_answer(
-            {"id": id, **drifted.as_json(), "diff": "".join(f"{line}\n" for line in lines)},
+            {
+                "id": conversation_id,
+                **drifted.as_json(),
+                "diff": "".join(f"{line}\n" for line in lines),
+            },
             escape_controls("\n".join(lines)),
         )
     if drifted.problem:

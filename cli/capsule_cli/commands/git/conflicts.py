@@ -80,22 +80,23 @@ def resolve(
     refuse_if(id is None, "name the conversation, or give --list", "ID")
     assert id is not None
     refuse_if(keep is not None and value is not None, "give --keep or --value, not both", "--value")
-    with open_conversation(id) as (store, id):
+    with open_conversation(id) as (store, conversation_id):
         resolved = []
         for field_conflict in _matching_conflicts(
-            store, id, field, only_one=keep is not None or value is not None
+            store, conversation_id, field, only_one=keep is not None or value is not None
         ):
             chosen = _chosen_value(field_conflict, keep, value)
-            store.conflicts.resolve(id, field_conflict.field, chosen)
+            store.conflicts.resolve(conversation_id, field_conflict.field, chosen)
             resolved.append({"field": field_conflict.field, "value": chosen})
-        remaining = [conflict.as_json() for conflict in store.conflicts.list(id)]
+        remaining = [conflict.as_json() for conflict in store.conflicts.list(conversation_id)]
     done = "\n".join(
-        f"{id}: {one_line(entry['field'])} is {_value_text(entry['value'])}" for entry in resolved
+        f"{conversation_id}: {one_line(entry['field'])} is {_value_text(entry['value'])}"
+        for entry in resolved
     )
-    print_answer({"id": id, "settled": resolved, "left": remaining}, done)
+    print_answer({"id": conversation_id, "settled": resolved, "left": remaining}, done)
     if remaining and not global_options.json:
         print_notice(
-            f"{len(remaining)} more to resolve; list them with: capsule git resolve {id} --list"
+            f"{len(remaining)} more to resolve; list them with: capsule git resolve {conversation_id} --list"
         )
 
 

@@ -102,14 +102,10 @@ def _print_plan(plan: Plan, empty: str) -> None:
     print_list(plan.as_json(), columns, rows, empty, last="reason", below=reasons)
     for problem in plan.problems:
         print_notice(str(problem))
-    if (
-        code := 1
-        if plan.having("planned")
-        else Refused.exit_code
-        if plan.having("refused") or plan.problems
-        else 0
-    ):
-        raise typer.Exit(code)
+    if plan.having("planned"):
+        raise typer.Exit(1)
+    if plan.having("refused") or plan.problems:
+        raise typer.Exit(Refused.exit_code)
 
 
 def _cell(value: Any) -> str:

@@ -234,7 +234,8 @@ def listen(
                         store.messages.ack(agent=agent, topic=topic, thread=thread, **at)
             if ack and batch.messages:
                 store.messages.ack(agent=agent, cursor=batch.cursor)
-            if not follow if batch.messages else wait_s is not None:
+            is_last = not follow if batch.messages else wait_s is not None
+            if is_last:
                 return
 
 
