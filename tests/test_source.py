@@ -98,7 +98,7 @@ CIRCLES = {
     "the engine of memory fills its index and opens its transactions": (
         "capsule.engines.memory.engine",
         "capsule.engines.memory.index",
-        "capsule.engines.memory.transaction",
+        "capsule.engines.memory.engine",
     ),
 }
 #: Runs git, and imports errors only; every module that uses git imports this one.

@@ -1,7 +1,7 @@
-"""Project context: the files of a project, attached to a conversation.
+"""Attach the files of a project to a conversation as its project context.
 
 from capsule.context.capture import capture
-from capsule.context.files import Selection
+from capsule.context.files import FileSelection
 
-store.context.set(id, capture("path/to/project", Selection()))
+store.context.set(id, capture("path/to/project", FileSelection()))
 """

@@ -1,8 +1,12 @@
-"""Capturing a project: reading its files, selecting them, and making a context from them.
+"""Capture a project: read its files, select them, and make a context from them.
 
-What must stay true: the same project and the same selection give the same bytes. Each file is read
-once; its digest, size, tokens and secrets are those of the bytes in the context. A detected secret
-goes into a context only on request.
+`capture` lists the files (`files.candidates`), reads each one once, leaves out files until limits
+are met, and searches the rest for secrets. The result encodes itself as a context: a Markdown
+document (`markdown`) and its metadata.
+
+What must stay true: the same project and the same selection give the same bytes. Digest, size,
+tokens and secrets of a file are those of the bytes in the context. A detected secret goes into a
+context only on request.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ from capsule.context.files import (
     FileSelection,
     ProjectFiles,
     candidates,
+    drop_largest,
     too_large,
-    within,
 )
 from capsule.errors import InvalidInput, Refused
 from capsule.format.json import codec
@@ -31,37 +35,43 @@ from capsule.format.text.tokens import estimate
 
 Progress = Callable[[int, int], None]
 
-#: The most tokens that the heading of the document takes, with a project name of usual length.
+#: The largest number of tokens of the document's heading, with a project name of usual length.
 _HEADING_TOKENS = 40
-_TELL_EVERY = 50
-#: The number of files that are searched together for signs of secrets: a call costs more than a
-#: small file.
-_AT_ONCE = 20
+_PROGRESS_INTERVAL = 50
+#: The number of files that are searched together for signs of secrets, as a call costs more than
+#: searching a small file.
+_SECRETS_BATCH = 20
 #: The size of the pieces in which the document is encoded and written, in bytes: large enough to
 #: make calls cheap, small enough for the processor's cache.
-_PIECE = 128 << 10
+_PIECE_BYTES = 128 << 10
+#: The number of secrets that an error lists.
+_MAX_LISTED = 10
+#: The number of reasons for leaving out files that an error lists.
+_MAX_REASONS = 3
 
 
 class CapturedFile(NamedTuple):
-    """One file as it was read.
+    """One file of the context.
 
     Attributes:
+        path: Its path below the project.
         data: Its text, as UTF-8.
+        sha256: The digest of the text.
         tokens: The estimated number of tokens in the text.
-        before, behind: The text before and after it in the document.
+        heading, closing: The text before and after it in the document.
     """
 
     path: str
     data: bytes
     sha256: str
     tokens: int
-    before: bytes
-    behind: bytes
+    heading: bytes
+    closing: bytes
 
     @property
     def overhead(self) -> int:
-        """The tokens of `before` and `behind`: mostly a path, at most one token for 3 bytes."""
-        return (len(self.before) + len(self.behind)) // 3
+        """The tokens of `heading` and `closing`: mostly a path, at most one token for 3 bytes."""
+        return (len(self.heading) + len(self.closing)) // 3
 
 
 @dataclass(slots=True)
@@ -76,7 +86,8 @@ class Capture:
         beyond: The paths left out because of a limit on the whole context.
         findings: The secrets in `files`.
         secrets_allowed: Whether the context may contain secrets.
-        captured_at: The time when reading began; encoding again gives the same bytes.
+        captured_at: The time when reading began. It is in the context, so that encoding again gives
+            the same bytes.
     """
 
     root: str
@@ -99,8 +110,9 @@ class Capture:
         return _HEADING_TOKENS + sum(file.tokens + file.overhead for file in self.files)
 
     def encoded(self) -> Iterator[bytes]:
-        """The context as a JSON object, in pieces. Raises Refused: it contains secrets, and they
-        are not allowed.
+        """Yield the context as a JSON object, in pieces.
+
+        Raises Refused: it contains secrets, and they are not allowed.
         """
         self.ensure_no_secrets()
         digest = hashlib.sha256()
@@ -108,57 +120,62 @@ class Capture:
         for piece in self._pieces():
             digest.update(piece)
             yield orjson.dumps(piece.decode())[1:-1]
-        about = codec.encode(self._metadata(digest.hexdigest()))[:-1]
-        yield b'",\n  "metadata": ' + about.replace(b"\n", b"\n  ") + b"\n}"
+        metadata = codec.encode(self._metadata(digest.hexdigest()))[:-1]
+        yield b'",\n  "metadata": ' + metadata.replace(b"\n", b"\n  ") + b"\n}"
 
     def document(self) -> bytes:
-        """The document, as UTF-8. Raises Refused."""
+        """Return the document, as UTF-8. Raises Refused, as `encoded`."""
         self.ensure_no_secrets()
         return b"".join(self._pieces())
 
     def ensure_no_secrets(self) -> None:
         """Raise `Refused` if it contains secrets, and they are not allowed."""
-        if self.findings and not self.secrets_allowed:
-            shown = [f"  {finding}" for finding in self.findings[:10]]
-            more = [f"  ... and {len(self.findings) - 10} more"] if len(self.findings) > 10 else []
-            many = (
-                "a possible secret"
-                if len(self.findings) == 1
-                else f"{len(self.findings)} possible secrets"
-            )
-            lines = [f"{self.root} contains {many}; nothing was written:", *shown, *more]
-            way_out = "leave out these files with --exclude, or accept them with --allow-secrets"
-            raise Refused("\n".join([*lines, way_out]), path=self.root)
+        if not self.findings or self.secrets_allowed:
+            return
+        count = len(self.findings)
+        summary = "a possible secret" if count == 1 else f"{count} possible secrets"
+        lines = [f"{self.root} contains {summary}; nothing was written:"]
+        lines += [f"  {finding}" for finding in self.findings[:_MAX_LISTED]]
+        if count > _MAX_LISTED:
+            lines.append(f"  ... and {count - _MAX_LISTED} more")
+        lines.append("leave out these files with --exclude, or accept them with --allow-secrets")
+        raise Refused("\n".join(lines), path=self.root)
 
     def _pieces(self) -> Iterator[bytes]:
-        """The document in pieces of whole texts."""
+        """Yield the document in pieces of whole texts."""
         pending = [markdown.heading(self.name, len(self.files), self.tokens)]
         size = len(pending[0])
         for file in self.files:
-            pending += (file.before, file.data, file.behind)
+            pending += (file.heading, file.data, file.closing)
             size += len(file.data)
-            if size >= _PIECE:
+            if size >= _PIECE_BYTES:
                 yield b"".join(pending)
-                pending, size = [], 0
+                pending = []
+                size = 0
         yield b"".join(pending)
 
     def _metadata(self, digest: str) -> dict[str, Any]:
+        """Return the metadata. `digest` is the digest of the document."""
         selection = self.selection.as_json()
-        return {
-            "projectPath": self.root,
-            "filesIncluded": len(self.files),
-            "estimatedTokens": self.tokens,
-            "contextHash": f"sha256:{digest}",
-            "files": [
+        if self.beyond:
+            selection["leftOut"] = self.beyond
+        files = []
+        for file in self.files:
+            files.append(
                 {
                     "path": file.path,
                     "sha256": file.sha256,
                     "bytes": len(file.data),
                     "tokens": file.tokens,
                 }
-                for file in self.files
-            ],
-            "selection": selection | {"leftOut": self.beyond} if self.beyond else selection,
+            )
+        return {
+            "projectPath": self.root,
+            "filesIncluded": len(self.files),
+            "estimatedTokens": self.tokens,
+            "contextHash": f"sha256:{digest}",
+            "files": files,
+            "selection": selection,
             "capturedAt": self.captured_at,
         }
 
@@ -168,9 +185,11 @@ def capture(
     selection: FileSelection = FileSelection(),  # noqa: B008
     progress: Progress | None = None,
 ) -> Capture:
-    """Capture the project in the directory `root`.
+    """Capture a project.
 
     Args:
+        root: Its directory.
+        selection: The choice of files.
         progress: Called with the number of files read so far, and of all files.
 
     Raises:
@@ -179,82 +198,94 @@ def capture(
 
     Cost: reading every file once. The selected files are in memory.
     """
-    root = os.path.abspath(root)
+    directory = os.path.abspath(root)
     try:
-        root.encode()
+        directory.encode()
     except UnicodeEncodeError:
         raise InvalidInput(
-            f"the name of the directory {root!a} is not valid UTF-8, as a capsule must be; rename "
-            "it"
+            f"the name of the directory {directory!a} is not valid UTF-8, as a capsule must be; "
+            "rename it"
         ) from None
-    made, inside = Capture(root, selection), ProjectFiles(root)
-    listed = candidates(inside, selection)
-    made.left_out, files = listed.left_out, []
+    result = Capture(directory, selection)
+    project_files = ProjectFiles(directory)
+    paths = _listed_paths(result, project_files)
+    for count, path in enumerate(paths, 1):
+        file = read_candidate(project_files, path, selection)
+        if isinstance(file, CapturedFile):
+            result.files.append(file)
+        elif file is not None:
+            result.left_out.append(file)
+        if progress is not None and count % _PROGRESS_INTERVAL == 0:
+            progress(count, len(paths))
+    if selection.budget is not None:
+        _fit_budget(result, selection.budget)
+    if not result.files:
+        message = f"{directory} has no text file that git would track"
+        if result.left_out:
+            message += f"; {len(result.left_out)} were left out: {_reasons(result.left_out)}"
+        raise InvalidInput(message)
+    for start in range(0, len(result.files), _SECRETS_BATCH):
+        batch = result.files[start : start + _SECRETS_BATCH]
+        if secrets.may_hold_tokens(b"\n".join([file.data for file in batch]).decode()):
+            for captured_file in batch:
+                text = captured_file.data.decode()
+                result.findings += secrets.tokens_in(captured_file.path, text)
+    if progress is not None:
+        progress(len(paths), len(paths))
+    result.left_out.sort(key=lambda file: file.path)
+    result.beyond.sort()
+    return result
+
+
+def _listed_paths(result: Capture, project_files: ProjectFiles) -> list[str]:
+    """Return the paths of the files to read, and record in `result` those that are left out."""
+    selection = result.selection
+    listed = candidates(project_files, selection)
+    result.left_out = listed.left_out
+    files = []
     for path, size in listed.files:
-        if not_secret(selection, path):
+        if is_allowed_name(selection, path):
             files.append((path, size))
         else:
-            made.left_out.append(
-                ExcludedFile(path, f"may contain secrets; to include it: --include {path}")
-            )
-    files, too_much = within(files, selection.total_bytes)
-    made.left_out += too_much
-    made.beyond = [file.path for file in too_much]
-    for done, (path, _) in enumerate(files, 1):
-        judged = judge(inside, path, selection)
-        if isinstance(judged, CapturedFile):
-            made.files.append(judged)
-        elif judged is not None:
-            made.left_out.append(judged)
-        if progress is not None and done % _TELL_EVERY == 0:
-            progress(done, len(files))
-    if selection.budget is not None:
-        _fit(made, selection.budget)
-    if not made.files:
-        why = (
-            f"; {len(made.left_out)} were left out: {_reasons(made.left_out)}"
-            if made.left_out
-            else ""
-        )
-        raise InvalidInput(f"{root} has no text file that git would track{why}")
-    for at in range(0, len(made.files), _AT_ONCE):
-        some = made.files[at : at + _AT_ONCE]
-        if secrets.may_hold_tokens(b"\n".join([file.data for file in some]).decode()):
-            for file in some:
-                made.findings += secrets.tokens_in(file.path, file.data.decode())
-    if progress is not None:
-        progress(len(files), len(files))
-    made.left_out.sort(key=lambda file: file.path)
-    made.beyond.sort()
-    return made
+            reason = f"may contain secrets; to include it: --include {path}"
+            result.left_out.append(ExcludedFile(path, reason))
+    files, dropped = drop_largest(files, selection.total_bytes)
+    result.left_out += dropped
+    result.beyond = [file.path for file in dropped]
+    return [path for path, _ in files]
 
 
-def judge(
-    inside: ProjectFiles, path: str, selection: FileSelection
+def read_candidate(
+    project_files: ProjectFiles, path: str, selection: FileSelection
 ) -> CapturedFile | ExcludedFile | None:
-    """Read a file, and take it or leave it out; None: there is no file, or a symlink leads
-    to it.
+    """Read a file, and decide whether it is left out.
+
+    Returns: None if there is no file, or a symlink leads to it.
     """
-    data = inside.read(path, selection.file_bytes)
+    data = project_files.read(path, selection.file_bytes)
     if data is None:
-        size = inside.size(path)
+        size = project_files.size(path)
         if size is None:
             return None
-        return (
-            too_large(path, size, selection)
-            if size > selection.file_bytes
-            else ExcludedFile(path, "can't be read")
-        )
-    if why := _no_text(data):
-        return ExcludedFile(path, why)
-    before, behind = markdown.block_around(path, data)
+        if size > selection.file_bytes:
+            return too_large(path, size, selection)
+        return ExcludedFile(path, "can't be read")
+    reason = _no_text(data)
+    if reason:
+        return ExcludedFile(path, reason)
+    heading, closing = markdown.block_around(path, data)
     return CapturedFile(
-        path, data, hashlib.sha256(data).hexdigest(), estimate(data), before, behind
+        path=path,
+        data=data,
+        sha256=hashlib.sha256(data).hexdigest(),
+        tokens=estimate(data),
+        heading=heading,
+        closing=closing,
     )
 
 
 def _no_text(data: bytes) -> str:
-    """The reason why a file is no text; empty: it is text."""
+    """Return the reason why a file is no text. Empty: it is text."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "UTF-16; save it as UTF-8"
     try:
@@ -264,37 +295,40 @@ def _no_text(data: bytes) -> str:
     return "binary" if b"\0" in data else ""
 
 
-def not_secret(selection: FileSelection, path: str) -> bool:
-    """Whether a file may be taken: its name is not a name of a file of secrets, or the selection names
-    it.
+def is_allowed_name(selection: FileSelection, path: str) -> bool:
+    """Return whether the name of a file allows to include it.
+
+    Files with a name for secrets must be named in the selection.
     """
     return path in selection.named or not secrets.holds_secrets(path)
 
 
-def _fit(made: Capture, budget: int) -> None:
+def _fit_budget(result: Capture, budget: int) -> None:
     """Leave out files until the document fits into a budget of tokens.
 
     The most informative files stay: README files first, then by directory depth, then by size, the
     smallest first.
     """
-    left = budget - _HEADING_TOKENS
-    kept = set()
+    remaining = budget - _HEADING_TOKENS
+    included_paths = set()
 
-    def importance(file: CapturedFile) -> tuple[bool, int, int, str]:
+    def rank(file: CapturedFile) -> tuple[bool, int, int, str]:
         name = file.path.rpartition("/")[2].lower()
         return not name.startswith("readme"), file.path.count("/"), file.tokens, file.path
 
-    for file in sorted(made.files, key=importance):
-        if file.tokens + file.overhead <= left:
-            left -= file.tokens + file.overhead
-            kept.add(file.path)
+    for file in sorted(result.files, key=rank):
+        if file.tokens + file.overhead <= remaining:
+            remaining -= file.tokens + file.overhead
+            included_paths.add(file.path)
         else:
-            why = f"about {file.tokens:,} tokens, which do not fit into the budget of {budget:,}"
-            made.left_out.append(ExcludedFile(file.path, why))
-            made.beyond.append(file.path)
-    made.files = [file for file in made.files if file.path in kept]
+            reason = f"about {file.tokens:,} tokens, which do not fit into the budget of {budget:,}"
+            result.left_out.append(ExcludedFile(file.path, reason))
+            result.beyond.append(file.path)
+    result.files = [file for file in result.files if file.path in included_paths]
 
 
-def _reasons(left_out: list[ExcludedFile]) -> str:
-    reasons = sorted({file.why for file in left_out})
-    return "; ".join(reasons[:3]) + ("; ..." if len(reasons) > 3 else "")
+def _reasons(excluded_files: list[ExcludedFile]) -> str:
+    """Return the first reasons in words."""
+    reasons = sorted({file.reason for file in excluded_files})
+    listed = "; ".join(reasons[:_MAX_REASONS])
+    return f"{listed}; ..." if len(reasons) > _MAX_REASONS else listed

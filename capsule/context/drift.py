@@ -1,8 +1,8 @@
-"""Comparing a project with its captured context.
+"""Compare a project with its captured context.
 
 What must stay true: files are compared by the digest of their content. A file counts as new only if
-the same selection would take it now. A context written by another program or by hand gets an
-answer, not a crash.
+the same selection would include it now. A context that another program or a person wrote gives a
+result, and no crash.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.context.capture import CapturedFile, Progress, judge, not_secret
+from capsule.context.capture import CapturedFile, Progress, is_allowed_name, read_candidate
 from capsule.context.files import FileSelection, ProjectFiles, candidates
-from capsule.context.markdown import take_apart
+from capsule.context.markdown import parse_sections
 from capsule.errors import CapsuleError
 
-_TELL_EVERY = 50
+_PROGRESS_INTERVAL = 50
 #: The number of characters that are encoded at once.
 _PIECE = 1 << 20
-#: The most lines that are compared: the time may grow with the square of their number.
-_MOST_LINES = 20_000
+#: The largest number of lines that are compared: the time can grow with its square.
+_MAX_LINES = 20_000
 _DEV_NULL = "/dev/null"
 
 
@@ -32,10 +32,10 @@ class Drift:
     """The differences between a project and its captured context.
 
     Attributes:
-        project: The project's directory; empty: it isn't known.
+        project: The project's directory. Empty: unknown.
         changed, gone, new: The paths of files, sorted.
         edited: Whether the context's text was edited after it was captured.
-        problem: The reason why they can't be compared, in words; empty: there is none.
+        problem: The reason why they can't be compared, in words. Empty: they were compared.
     """
 
     project: str
@@ -56,18 +56,20 @@ class Drift:
         return not (self.has_drifted or self.edited or self.problem)
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the drift as `--json` prints it."""
         fields: dict[str, Any] = {
             "projectPath": self.project,
             "drifted": self.has_drifted,
             "edited": self.edited,
         }
         fields |= {"changed": list(self.changed), "gone": list(self.gone), "new": list(self.new)}
-        return fields | {"problem": self.problem} if self.problem else fields
+        if self.problem:
+            fields["problem"] = self.problem
+        return fields
 
 
 def is_empty(context: Mapping[str, Any]) -> bool:
-    """Whether nothing was captured."""
+    """Return whether a context is empty."""
     return not context.get("fullContext") and not _metadata(context).get("files")
 
 
@@ -78,7 +80,7 @@ def check(
 
     Args:
         context: The context in a capsule.
-        project: The project's directory; None: the one that was captured.
+        project: The project's directory. None: the one that was captured.
         progress: Called with the number of files read so far, and of all files.
 
     Cost: reading every file of the context, and the new files.
@@ -86,54 +88,59 @@ def check(
     metadata = _metadata(context)
     root = os.path.abspath(project) if project else str(metadata.get("projectPath") or "")
     edited = _is_edited(context)
-    files, odd = _manifest(metadata)
+    files, invalid_count = _manifest(metadata)
     if not files:
         problem = (
             "the context has no list of files (another program may have made it); capture it again"
         )
         return Drift(root, edited=edited, problem=problem)
     if not os.path.isdir(root):
-        problem = (
-            "the context does not name its project" if not root else f"{root} does not exist here"
-        )
-        return Drift(
-            root,
-            edited=edited,
-            problem=f"{problem}; give the project's directory with --project DIR",
-        )
-    selection, inside = FileSelection.of(metadata.get("selection")), ProjectFiles(root)
+        problem = f"{root} does not exist here" if root else "the context does not name its project"
+        problem += "; give the project's directory with --project DIR"
+        return Drift(root, edited=edited, problem=problem)
+    selection = FileSelection.of(metadata.get("selection"))
+    project_files = ProjectFiles(root)
     try:
-        listed = candidates(inside, selection)
+        listed = candidates(project_files, selection)
     except CapsuleError as error:
         return Drift(root, edited=edited, problem=error.message)
-    fresh = _fresh(listed.files, files, selection, metadata)
-    changed, gone = [], []
-    total = len(files) + len(fresh)
-    for number, (path, digest) in enumerate(files.items()):
-        if progress is not None and number % _TELL_EVERY == 0:
-            progress(number, total)
-        data = _current(inside, path)
+    new_paths = _new_paths(listed.files, files, selection, metadata)
+    total = len(files) + len(new_paths)
+    changed = []
+    removed = []
+    for count, (path, digest) in enumerate(files.items()):
+        if progress is not None and count % _PROGRESS_INTERVAL == 0:
+            progress(count, total)
+        data = _read_present(project_files, path)
         if data is None:
-            gone.append(path)
+            removed.append(path)
         elif hashlib.sha256(data).hexdigest() != digest:
             changed.append(path)
-    new = [path for path in fresh if isinstance(judge(inside, path, selection), CapturedFile)]
-    problem = f"{odd} entries of its list of files can't be read; capture it again" if odd else ""
+    new = []
+    for path in new_paths:
+        if isinstance(read_candidate(project_files, path, selection), CapturedFile):
+            new.append(path)
+    problem = ""
+    if invalid_count:
+        problem = f"{invalid_count} entries of its list of files can't be read; capture it again"
     return Drift(
-        root, tuple(sorted(changed)), tuple(sorted(gone)), tuple(sorted(new)), edited, problem
+        project=root,
+        changed=tuple(sorted(changed)),
+        gone=tuple(sorted(removed)),
+        new=tuple(sorted(new)),
+        edited=edited,
+        problem=problem,
     )
 
 
 def diff(context: Mapping[str, Any], drift: Drift) -> Iterator[str]:
-    """The differences as lines of a unified diff, without newlines, from the context to the
-    project.
-    """
-    parts = take_apart(str(context.get("fullContext") or ""))
-    before = {part.path: part.data for part in parts or ()}
-    inside = ProjectFiles(drift.project)
+    """Yield the lines of a unified diff from the context to the project, without newlines."""
+    sections = parse_sections(str(context.get("fullContext") or ""))
+    captured = {section.path: section.data for section in sections or ()}
+    project_files = ProjectFiles(drift.project)
     for path in sorted({*drift.changed, *drift.gone, *drift.new}):
-        old = None if path in drift.new else before.get(path)
-        new = None if path in drift.gone else _current(inside, path)
+        old = None if path in drift.new else captured.get(path)
+        new = None if path in drift.gone else _read_present(project_files, path)
         if old is None and path not in drift.new:
             state = "is gone" if path in drift.gone else "differs"
             yield f"{path}: {state}; the context's text has no separate part for it"
@@ -142,23 +149,29 @@ def diff(context: Mapping[str, Any], drift: Drift) -> Iterator[str]:
 
 
 def _diff_of(path: str, old: bytes | None, new: bytes | None) -> Iterator[str]:
-    sides = (_DEV_NULL if old is None else f"a/{path}"), (_DEV_NULL if new is None else f"b/{path}")
-    before, after = _lines(old), _lines(new)
-    if len(before) + len(after) > _MOST_LINES:
-        counts = f"@@ {len(before):,} lines and {len(after):,}: too many to compare @@"
-        yield from (f"--- {sides[0]}", f"+++ {sides[1]}", counts)
+    """Yield the lines of the diff of one file. None: it does not exist on this side."""
+    old_name = _DEV_NULL if old is None else f"a/{path}"
+    new_name = _DEV_NULL if new is None else f"b/{path}"
+    old_lines = _lines(old)
+    new_lines = _lines(new)
+    if len(old_lines) + len(new_lines) > _MAX_LINES:
+        yield f"--- {old_name}"
+        yield f"+++ {new_name}"
+        yield f"@@ {len(old_lines):,} lines and {len(new_lines):,}: too many to compare @@"
         return
-    for line in difflib.unified_diff(before, after, *sides, lineterm=""):
-        text, newline = (line[:-1], True) if line.endswith("\n") else (line, False)
-        yield text
-        if not newline and not line.startswith(("---", "+++", "@@")):
+    for line in difflib.unified_diff(old_lines, new_lines, old_name, new_name, lineterm=""):
+        yield line.removesuffix("\n")
+        if not line.endswith("\n") and not line.startswith(("---", "+++", "@@")):
             yield "\\ No newline at end of file"
 
 
 def _lines(data: bytes | None) -> list[str]:
-    """The lines of a text with their newlines, as a diff counts them."""
-    lines = (data or b"").decode("utf-8", "replace").split("\n")
-    return [*(f"{line}\n" for line in lines[:-1]), *filter(None, lines[-1:])]
+    """Return the lines of a text with their newlines, as a diff counts them."""
+    *complete, last = (data or b"").decode("utf-8", "replace").split("\n")
+    lines = [f"{line}\n" for line in complete]
+    if last:
+        lines.append(last)
+    return lines
 
 
 def _metadata(context: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -167,57 +180,62 @@ def _metadata(context: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:
-    """The files with their digests, and the number of unusable entries: without a digest, or
-    outside the project.
+    """Return the digests of the files by path, and the number of invalid entries.
+
+    An entry is invalid without a digest, or with a path outside the project.
     """
-    files, odd = {}, 0
+    files = {}
+    invalid_count = 0
     for entry in metadata.get("files") or ():
-        path, digest = entry.get("path"), entry.get("sha256")
-        if (
-            not path
-            or not digest
-            or "\0" in path
-            or path.startswith("/")
-            or ".." in path.split("/")
-        ):
-            odd += 1
+        path = entry.get("path")
+        digest = entry.get("sha256")
+        if not path or not digest or _is_outside(path):
+            invalid_count += 1
         else:
             files[path] = digest.removeprefix("sha256:").lower()
-    return files, odd
+    return files, invalid_count
+
+
+def _is_outside(path: str) -> bool:
+    return "\0" in path or path.startswith("/") or ".." in path.split("/")
 
 
 def _is_edited(context: Mapping[str, Any]) -> bool:
-    """Whether the text differs from its digest. A truncated digest, as in examples, is compared as
-    far as it goes.
+    """Return whether the text differs from its digest.
+
+    Of a truncated digest, as in examples, only the beginning is compared.
     """
     algorithm, _, digest = str(_metadata(context).get("contextHash") or "").partition(":")
     digest = digest.rstrip(".").lower()
     if algorithm != "sha256" or not digest:
         return False
-    text, actual = str(context.get("fullContext") or ""), hashlib.sha256()
-    for at in range(0, len(text), _PIECE):
-        actual.update(text[at : at + _PIECE].encode())
+    text = str(context.get("fullContext") or "")
+    actual = hashlib.sha256()
+    for start in range(0, len(text), _PIECE):
+        actual.update(text[start : start + _PIECE].encode())
     return not actual.hexdigest().startswith(digest)
 
 
-def _fresh(
+def _new_paths(
     listed: list[tuple[str, int]],
     files: Mapping[str, str],
     selection: FileSelection,
     metadata: Mapping[str, Any],
 ) -> list[str]:
-    """The new files that the selection takes."""
-    kept = metadata.get("selection")
-    left_out = kept.get("leftOut") if isinstance(kept, dict) else None
-    known = (
-        {*files, *(path for path in left_out if isinstance(path, str))}
-        if isinstance(left_out, list)
-        else files
-    )
-    return [path for path, _ in listed if path not in known and not_secret(selection, path)]
+    """Return the listed paths that are not in the context and that the selection includes."""
+    recorded = metadata.get("selection")
+    left_out = recorded.get("leftOut") if isinstance(recorded, dict) else None
+    considered = set(files)
+    if isinstance(left_out, list):
+        considered.update(path for path in left_out if isinstance(path, str))
+    new_paths = []
+    for path, _ in listed:
+        if path not in considered and is_allowed_name(selection, path):
+            new_paths.append(path)
+    return new_paths
 
 
-def _current(inside: ProjectFiles, path: str) -> bytes | None:
-    """The present content of a file; None: there is no file, or a symlink leads to it."""
-    size = inside.size(path)
-    return None if size is None else inside.read(path, 2 * size + 1)
+def _read_present(project_files: ProjectFiles, path: str) -> bytes | None:
+    """Return the present content of a file. None: there is no file, or a symlink leads to it."""
+    size = project_files.size(path)
+    return None if size is None else project_files.read(path, 2 * size + 1)

@@ -1,13 +1,13 @@
-"""Detecting secrets: files whose purpose is to hold keys, and secrets in the text of other files.
+"""Detect secrets: files with a name for keys, and secrets in the text of other files.
 
 The detection is not complete: it knows the formats of keys of common services, and names like
 `password` with a value. The formats are this project's own patterns, after those of gitleaks
-(https://github.com/gitleaks/gitleaks, MIT); detect-secrets finds the rest. What must stay true: no
-part of a detected secret is ever shown.
+(https://github.com/gitleaks/gitleaks, MIT). detect-secrets finds the rest. It reads a megabyte a
+second, so it gets only lines with a sign: the name of a secret, or a part that every token of a
+kind has. Rust's `regex`, which comes with pydantic, searches for signs at gigabytes a second, in
+linear time.
 
-detect-secrets reads a megabyte a second, so it gets only lines with a sign: the name of a secret,
-or a part that every token of a kind has. Rust's `regex`, which comes with pydantic, searches for
-signs at gigabytes a second, in linear time.
+What must stay true: no part of a detected secret is ever printed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from detect_secrets.plugins.base import BasePlugin
 
-#: Names of files whose purpose is to hold secrets, in lower case.
+#: Names of files that hold secrets, in lower case.
 _FILE_NAMES = """
     .env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx *.ppk id_rsa id_dsa id_ecdsa id_ed25519
     .netrc _netrc .npmrc .pypirc .pgpass .htpasswd .git-credentials credentials.json service-account*.json
@@ -33,9 +33,9 @@ _FILES = tuple(_FILE_NAMES.split())
 _HARMLESS = (".example", ".sample", ".template", ".dist", ".pub")
 _DIRECTORIES = frozenset({".ssh", ".aws", ".gnupg", ".kube"})
 _NAMES = frozenset(name for name in _FILES if "*" not in name)
-_ENDINGS = tuple(name[1:] for name in _FILES if name.startswith("*"))
-_BEGINNINGS = tuple(name.partition("*")[0] for name in _FILES if "*" in name[1:])
-_OTHERS = re.compile("|".join(translate(name) for name in _FILES if "*" in name[1:]))
+_SUFFIXES = tuple(name[1:] for name in _FILES if name.startswith("*"))
+_PREFIXES = tuple(name.partition("*")[0] for name in _FILES if "*" in name[1:])
+_WILDCARDS = re.compile("|".join(translate(name) for name in _FILES if "*" in name[1:]))
 
 #: The formats of secrets. A prefix that is unique is enough.
 RULES = {
@@ -72,7 +72,7 @@ RULES = {
     "xAI Key": r"xai-[A-Za-z0-9]{70}",
 }
 #: A value assigned to a name in a file that is no program: without quotes, and with a digit.
-_GIVEN = re.compile(
+_ASSIGNMENT = re.compile(
     r"^\s*(?:export\s+|set\s+)?[\w.-]*(?:passw(?:or)?d|pwd|secret|token|api[_-]?key|access[_-]?key)[\w.-]*\s*="
     r"\s*(?=\S*\d)[^\s'\"`$<>{}()\[\],;]{6,}\s*$",
     re.IGNORECASE,
@@ -92,10 +92,10 @@ SIGNS = (
     r"(?:AC|SK)[a-z0-9]{32}",
 )
 #: Detectors with mostly false positives in programs.
-_NOT_ASKED = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
+_UNUSED_DETECTORS = {"Base64HighEntropyString", "HexHighEntropyString", "IPPublicDetector"}
 _KEYWORD = "Secret Keyword"
 
-#: What stands in the place of a secret.
+#: The replacement of a secret.
 REDACTED = "[redacted]"
 _KEY_BLOCK = re.compile(
     r"-----BEGIN[ A-Z0-9]{0,40} PRIVATE KEY.*?(?:-----END[ A-Z0-9]{0,40} PRIVATE KEY[ "
@@ -104,14 +104,14 @@ _KEY_BLOCK = re.compile(
 )
 
 #: The number of formats in one search: with more, the engine can't search for their first letters.
-_AT_ONCE = 5
+_SEARCHED_TOGETHER = 5
 #: A longer line is searched in overlapping pieces of this many characters: some rules take
 #: quadratic time.
-_LINE = 4_096
+_MAX_LINE = 4_096
 #: The largest number of findings for one file.
-_MOST = 20
+_MAX_FINDINGS = 20
 
-Has = Callable[[str], bool]
+HasSign = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,27 +127,27 @@ class SecretFinding:
 
 
 def holds_secrets(path: str) -> bool:
-    """Whether a file (relative, POSIX) holds secrets according to its name."""
+    """Return whether a file (relative, POSIX) holds secrets according to its name."""
     directory, _, name = path.lower().rpartition("/")
     if "." in directory and not _DIRECTORIES.isdisjoint(directory.split("/")):
         return True
-    looks = (
-        name in _NAMES
-        or name.endswith(_ENDINGS)
-        or (name.startswith(_BEGINNINGS) and _OTHERS.match(name))
-    )
-    return bool(looks) and not name.endswith(_HARMLESS)
+    if name.endswith(_HARMLESS):
+        return False
+    if name in _NAMES or name.endswith(_SUFFIXES):
+        return True
+    return name.startswith(_PREFIXES) and bool(_WILDCARDS.match(name))
 
 
 def may_hold_tokens(text: str) -> bool:
-    """Whether a text has a sign of a secret; without a sign it has no secret. Cost: 200 ms for 100
-    MB.
+    """Return whether a text has a sign of a secret. Without a sign it has no secret.
+
+    Cost: 200 ms for 100 MB.
     """
     return any(has_sign(text) for has_sign in _signs())
 
 
 def tokens_in(path: str, text: str) -> list[SecretFinding]:
-    """The secrets in a file's text, by line; 20 at most."""
+    """Return the secrets in a file's text, by line, 20 at most."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
     findings: dict[SecretFinding, None] = {}
     for number, line in enumerate(text.split("\n") if signs else (), 1):
@@ -156,23 +156,23 @@ def tokens_in(path: str, text: str) -> list[SecretFinding]:
                 findings |= dict.fromkeys(
                     SecretFinding(path, number, kind) for kind in _kinds(path, piece)
                 )
-        if len(findings) >= _MOST:
+        if len(findings) >= _MAX_FINDINGS:
             break
-    return list(findings)[:_MOST]
+    return list(findings)[:_MAX_FINDINGS]
 
 
 def redacted(text: str) -> str:
-    """The text with `[redacted]` in the place of each secret that `tokens_in` would find, at the
-    same cost.
-    """
+    """Replace each secret that `tokens_in` would find by `[redacted]`, at the same cost."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
     if not signs:
         return text
-    text = _KEY_BLOCK.sub(REDACTED, text)
-    return "\n".join(
-        _redacted_line(line) if any(has(line) for has in signs) else line
-        for line in text.split("\n")
-    )
+    lines = []
+    for line in _KEY_BLOCK.sub(REDACTED, text).split("\n"):
+        if any(has_sign(line) for has_sign in signs):
+            lines.append(_redacted_line(line))
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 def _redacted_line(line: str) -> str:
@@ -181,20 +181,20 @@ def _redacted_line(line: str) -> str:
     for piece in _pieces(line):
         for detector in _detectors():
             for secret in detector.analyze_line(filename="", line=piece):
-                if value := secret.secret_value:
-                    line = line.replace(value, REDACTED)
-    return _GIVEN.sub(lambda match: f"{match[0].partition('=')[0]}={REDACTED}", line)
+                if secret.secret_value:
+                    line = line.replace(secret.secret_value, REDACTED)
+    return _ASSIGNMENT.sub(lambda match: f"{match[0].partition('=')[0]}={REDACTED}", line)
 
 
 def _kinds(path: str, line: str) -> set[str]:
-    """The kinds of the secrets in a line. The detectors search lines that match no format."""
-    shapes = {kind for kind, rule in _rules().items() if rule.search(line)}
-    if shapes:
-        return shapes
+    """Return the kinds of the secrets in a line. The detectors get lines that match no format."""
+    known_formats = {kind for kind, rule in _rules().items() if rule.search(line)}
+    if known_formats:
+        return known_formats
     from detect_secrets.filters import heuristic
     from detect_secrets.util.filetype import FileType, determine_file_type
 
-    dull = (
+    false_positives = (
         heuristic.is_templated_secret,
         heuristic.is_prefixed_with_dollar_sign,
         heuristic.is_not_alphanumeric_string,
@@ -205,11 +205,12 @@ def _kinds(path: str, line: str) -> set[str]:
         for secret in detector.analyze_line(filename=path, line=line):
             value = secret.secret_value or ""
             if secret.type == _KEYWORD and (
-                heuristic.is_indirect_reference(line) or any(is_(value) for is_ in dull)
+                heuristic.is_indirect_reference(line)
+                or any(matches(value) for matches in false_positives)
             ):
                 continue
             kinds.add(secret.type)
-    if not kinds and determine_file_type(path) is FileType.OTHER and _GIVEN.search(line):
+    if not kinds and determine_file_type(path) is FileType.OTHER and _ASSIGNMENT.search(line):
         kinds.add(_KEYWORD)
     return kinds
 
@@ -224,27 +225,30 @@ def _detectors() -> tuple[BasePlugin, ...]:
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
     classes: Any = get_mapping_from_secret_type_to_class().values()
-    return tuple(detector() for detector in classes if detector.__name__ not in _NOT_ASKED)
+    return tuple(detector() for detector in classes if detector.__name__ not in _UNUSED_DETECTORS)
 
 
 @cache
-def _signs() -> tuple[Has, ...]:
-    """A function for each sign that says whether a text has it."""
+def _signs() -> tuple[HasSign, ...]:
+    """Return a function for each sign that returns whether a text has it."""
     from pydantic_core import SchemaValidator, core_schema
 
     rules = list(RULES.values())
-    batched = (rules[at : at + _AT_ONCE] for at in range(0, len(rules), _AT_ONCE))
+    batches = (
+        rules[start : start + _SEARCHED_TOGETHER]
+        for start in range(0, len(rules), _SEARCHED_TOGETHER)
+    )
     return tuple(
         SchemaValidator(
             core_schema.str_schema(pattern=sign, regex_engine="rust-regex")
         ).isinstance_python
-        for sign in (*("|".join(some) for some in batched), *SIGNS)
+        for sign in (*("|".join(batch) for batch in batches), *SIGNS)
     )
 
 
 def _pieces(line: str) -> Iterator[str]:
-    if len(line) <= _LINE:
+    if len(line) <= _MAX_LINE:
         yield line
         return
-    for at in range(0, len(line) - _LINE // 2, _LINE // 2):
-        yield line[at : at + _LINE]
+    for start in range(0, len(line) - _MAX_LINE // 2, _MAX_LINE // 2):
+        yield line[start : start + _MAX_LINE]

@@ -1,18 +1,13 @@
-"""Changes of conversations, as an engine reports them to followers.
+"""Define the changes of conversations that an engine reports to followers.
 
-What must stay true: a change names what changed, and has no text. A program that wants the text
-reads it from the store, which has the current version by then. The names of kinds and fields are
-part of the plain output, and stay.
+What must stay true: a change names what changed, and has no text. A program that needs the text
+reads it from the store. The names of kinds and fields are part of the plain output, and stay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Any
 
 KINDS = (
     "created",
@@ -35,21 +30,22 @@ class Change:
     Attributes:
         kind: One of `KINDS`.
         id: The conversation.
-        at: When it was noticed, as the format writes times.
-        cursor: The place behind this change, to go on from.
-        messages: The ids of the messages that are new or changed. A message without an id is named
-            by the id that the next write gives it.
-        removed: The ids of the messages that are gone (kind `edited`).
-        fields: Names of the head's fields that changed (kind `head`), as `Head` has them.
-        source: "store" when a store wrote this version; "outside": an editor, git, another program.
+        at: The time at which it was noticed, as the format writes times.
+        cursor: The cursor after this change.
+        messages: The ids of the messages that are new or changed. A message without an id has the
+            id that the next write gives it.
+        removed: The ids of the removed messages (kind `edited`).
+        fields: The names of the head's fields that changed (kind `head`), as in `Head`.
+        source: "store" if a store wrote this version, "outside" if an editor, git or another
+            program did.
         own: Whether the store that reports the change made it.
-        lock: The lock as it stands now (kind `locked`), or as it stood (kind `unlocked`).
-        damaged: What is wrong with the file (kind `damaged`).
-        count: How many messages the conversation has now.
-        tag, was: The tags of the version that was read and of the one before (`StateHeader.tag`), if a
-            store wrote them. The store compares them to find `own`. `as_json` leaves them out.
-        before: The cursor from which this change comes next, so that a part of it can have a cursor
-            of its own.
+        lock: The present lock (kind `locked`), or the former one (kind `unlocked`).
+        damaged: The damage of the file (kind `damaged`).
+        count: The present number of messages of the conversation.
+        tag, was: The tags of this version and of the one before, if a store wrote them. The store
+            compares them to find `own`. They are not in `as_json`.
+        before: The cursor before this change. With it, a part of the change can have a cursor of
+            its own.
     """
 
     kind: str
@@ -69,16 +65,16 @@ class Change:
     before: str = field(default="", repr=False, compare=False)
 
     def as_json(self) -> dict[str, Any]:
-        """The change as `--json` prints it. The fields that only some changes have are left out if
-        empty.
-        """
+        """Return the change as `--json` prints it, without empty fields of only some kinds."""
         change: dict[str, Any] = {
             "kind": self.kind,
             "id": self.id,
             "at": self.at,
             "cursor": self.cursor,
+            "source": self.source,
+            "own": self.own,
+            "count": self.count,
         }
-        change |= {"source": self.source, "own": self.own, "count": self.count}
         for name in ("messages", "removed", "fields"):
             if getattr(self, name):
                 change[name] = list(getattr(self, name))
@@ -91,10 +87,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed since a cursor, oldest first.
+    """The changes since a cursor, oldest first.
 
     Attributes:
-        cursor: The place behind all of them, to go on from.
+        cursor: The cursor after all of them.
     """
 
     changes: list[Change] = field(default_factory=list)

@@ -1,9 +1,10 @@
-"""The cursors of agents, encrypted, so that they reveal nothing of what an agent may not read.
+"""Seal the cursors of agents: encrypt them, so that they reveal no counts of hidden conversations.
 
-What must stay true: equal places have equal cursors, so the encryption is deterministic: AES-SIV
-(RFC 5297), which also finds out whether a text was encrypted with this key. Without the key a
-cursor reveals nothing, not even by its length. The key is in `.capsule/`, or in a store's
-database, where no agent of a store reaches.
+The cipher is AES-SIV (RFC 5297). It is deterministic, so that equal positions have equal cursors,
+and it detects texts that were not encrypted with the key. The key is in `.capsule/`, or in the
+store's database, which agents can't read.
+
+What must stay true: without the key a cursor reveals nothing, not even by its length.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: The length of a text is padded to a multiple of this, in bytes.
-_BLOCK = 96
+_PADDING = 96
 
 
 class CursorSeal:
@@ -29,12 +30,12 @@ class CursorSeal:
 
     Args:
         agent: The agent.
-        machine: What is of this machine.
+        local: The local documents, which have the key.
     """
 
-    def __init__(self, agent: str, machine: LocalDocuments) -> None:
+    def __init__(self, agent: str, local: LocalDocuments) -> None:
         self._agent = agent
-        self._machine = machine
+        self._local = local
 
     @cached_property
     def _cipher(self) -> AESSIV:
@@ -42,22 +43,23 @@ class CursorSeal:
 
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-        key = blake2b(self._agent.encode(), key=self._machine.key("cursors")).digest()
+        key = blake2b(self._agent.encode(), key=self._local.key("cursors")).digest()
         return AESSIV(key)  # Of 64 bytes: AES-256.
 
     def seal(self, text: str) -> str:
-        """Return a text encrypted: equal texts give equal seals.
+        """Encrypt a text. Equal texts give equal results.
 
-        Cost: some microseconds; the first time, loading `cryptography`.
+        Cost: some microseconds. The first call loads `cryptography`.
         """
         data = text.encode()
-        padded = data.ljust(-(-len(data) // _BLOCK) * _BLOCK)
+        padded_length = (len(data) + _PADDING - 1) // _PADDING * _PADDING
+        padded = data.ljust(padded_length)
         return urlsafe_b64encode(self._cipher.encrypt(padded, None)).decode().rstrip("=")
 
     def open(self, text: str) -> str:
-        """Return the text that was sealed.
+        """Decrypt a text.
 
-        Raises InvalidInput if it was not, or for another agent or store. Cost: as `seal`.
+        Raises InvalidInput if it was not sealed, or for another agent or store. Cost: as `seal`.
         """
         from cryptography.exceptions import InvalidTag
 

@@ -1,19 +1,22 @@
-"""What the Store asks of a storage engine, and the values and errors that both sides exchange.
+"""Define the interface of a storage engine, and the values that it exchanges with the Store.
 
-An `Engine` opens a `Transaction` on one document, and has `Leases`, a `Trash` and `SideFiles` beside
-the documents. `retry`, `edit_document` and `deleted_last` are written once for all kinds of engine.
-What only some engines can do is a protocol of its own (`ExternalEdits`, `DatabaseEngine`). `queries.py`
-has the queries over all conversations.
+An `Engine` opens a `Transaction` on one document, and has `Leases`, a `Trash` and `SideFiles`.
+`Engine.queries` returns the queries about all conversations (`queries.py`). Functions such as
+`retry` and `edit_document` are the same for all kinds of engine. Abilities of only some engines are
+protocols of their own (`ExternalEdits`, `DatabaseEngine`).
+
+A document of a kind with entries (a conversation, or an inbound or outbound file of a session) is
+written in a transaction. A document of another kind is small, and is replaced with `put`, if it has
+not changed since its version was read.
 
 What must stay true:
 
-- The Store and everything above it know documents, positions and versions, and never bytes,
-  offsets, paths or SQL. What needs files asks `Engine.external_edits`, which refuses by name.
+- The Store and everything above it know documents, positions and versions, but no bytes, offsets,
+  paths or SQL. Code that needs files calls `Engine.external_edits`, which refuses by name.
 - A write is all or nothing, and durable when the call returns.
-- A lease ends when its holder releases it or dies, however it dies. Its fencing number is higher
-  than those of all earlier holders, and a write that names a lease is done only while its holder
-  has it.
-- A document in a file is judged and changed through `HeldFile` only, that is under its mutex.
+- A lease ends when its holder releases it or dies in any way. Its fencing number is higher than
+  those of all earlier holders, and a write that names a lease is done only while its holder has it.
+- A document in a file is checked and changed through `HeldFile` only, that is under its mutex.
 - Nothing here belongs to one kind of engine, and a quick command may load this module.
 """
 
@@ -40,35 +43,40 @@ T = TypeVar("T")
 Document = dict[str, Any]
 CONVERSATIONS = "conversations"
 #: The two documents of a session, which have its id.
-INBOUND, OUTBOUND = "inbound", "outbound"
+INBOUND = "inbound"
+OUTBOUND = "outbound"
 #: The kinds of documents that have entries.
 WITH_ENTRIES = (CONVERSATIONS, INBOUND, OUTBOUND)
 
 
 def not_found(kind: str, id: str) -> NotFound:
-    """The error that there is no document of this kind with this id."""
+    """Return the error that there is no document of this kind with this id."""
     if kind == CONVERSATIONS:
         return NotFound(f"no conversation {id}", remedy=Remedy("list"), id=id)
-    return NotFound(
-        f"no session {id}" if kind in WITH_ENTRIES else f"there is no {kind}/{id}.json", id=id
-    )
+    if kind in WITH_ENTRIES:
+        return NotFound(f"no session {id}", id=id)
+    return NotFound(f"there is no {kind}/{id}.json", id=id)
 
 
 # -- Leases ----------------------------------------------------------------------------------------
 
 _INSTANCE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: The kind under which `ReadSet` names the lease that a decision needs.
+#: The kind under which a `ReadSet` has the lease that a decision needs.
 LEASES = "leases"
 
 
 def is_instance(name: str) -> bool:
-    """Whether a name is that of an instance."""
+    """Return whether a name is the id of an instance (a UUID)."""
     return _INSTANCE.fullmatch(name) is not None
 
 
 class Lease(NamedTuple):
-    """A lease that was taken; it is released at the end of a `with` block. `fence` is its fencing
-    number.
+    """An acquired lease. A `with` block releases it at its end.
+
+    Attributes:
+        leases: The leases of the store.
+        name: The name of the lease.
+        fence: Its fencing number.
     """
 
     leases: Leases
@@ -77,7 +85,7 @@ class Lease(NamedTuple):
 
     @property
     def as_read_set(self) -> dict[tuple[str, str], Lease]:
-        """The entry for `ReadSet` that makes a write depend on this lease."""
+        """The read set that makes a write depend on this lease."""
         return {(LEASES, self.name): self}
 
     def __enter__(self) -> Self:
@@ -88,12 +96,13 @@ class Lease(NamedTuple):
 
 
 class Leases(Protocol):
-    """The leases of one store. An instance has the lease of its own id, and says there what others
-    may know of it.
+    """The leases of one store.
+
+    An instance (one open Store) has the lease of its own id, with details that others may read.
 
     Attributes:
-        boot: What tells the run of the system that frees the leases of the dead from all others;
-            empty: nothing does. Containers of one machine have the same.
+        boot_id: Identifies the run of the system that frees the leases of dead processes. All
+            containers of one machine have the same. Empty: there is no such system.
     """
 
     @property
@@ -102,15 +111,15 @@ class Leases(Protocol):
     def acquire(
         self, name: str, details: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
     ) -> Lease:
-        """Take a lease, until it is released or this process ends.
+        """Acquire a lease, until it is released or this process ends.
 
         Args:
-            name: The name. An instance, a UUID, takes its own again to say something else; no other
-                is taken twice.
-            details: What an instance says about itself, as small JSON; None: what it said before.
-            timeout_s: How long to wait for another holder, in seconds; None: for ever.
+            name: The name. An instance, a UUID, may acquire its own again to change its details. No
+                other lease is acquired twice.
+            details: The details of an instance, as small JSON. None: they do not change.
+            timeout_s: How long to wait for another holder, in seconds. None: without a limit.
 
-        Raises StoreBusy, which names the holder if that is known; Refused, StorageFailed.
+        Raises StoreBusy, which names the holder if it is known; Refused, StorageFailed.
         """
 
     def ensure_held(self, lease: Lease) -> None:
@@ -120,52 +129,52 @@ class Leases(Protocol):
         """Release a lease, if this process has it."""
 
     def live_instances(self) -> dict[str, dict[str, Any]]:
-        """What each live instance says about itself. Cost: a look at each instance."""
+        """Return the details of each live instance, by its id. Cost: a look at each instance."""
 
     def is_live(self, instance: str, host: str | None = None, boot_id: str = "") -> bool | None:
-        """Whether an instance lives, True also if that can't be found out; None: the engine knows
-        none of that host.
+        """Return whether an instance is alive. True also if that can't be found out.
 
         Args:
             instance: The instance.
-            host: The name of the machine that it runs on; None: one that the engine knows.
-            boot_id: The `boot_id` of its leases; empty: not known.
+            host: The name of its machine. None: one that the engine knows.
+            boot_id: The `boot_id` of its leases. Empty: unknown.
+
+        Returns: None if the engine knows no instance of that host.
         """
 
     def record_heartbeat(self, session: str) -> None:
-        """Note that the worker of a session is at work now, not durably. Any process may."""
+        """Record that the worker of a session works now, not durably. Any process may call it."""
 
     def last_heartbeat(self, session: str) -> str | None:
-        """The time of the last `beat`, by the clock of the store; None: there was none."""
+        """Return the time of the last heartbeat, by the clock of the store. None: there was none."""
 
 
 # -- Values ----------------------------------------------------------------------------------------
 
 
 class DocumentVersion(Protocol):
-    """One version of a document of a kind without entries. Only its engine can compare it with
-    another one.
-    """
+    """One version of a document of a kind without entries. Only its engine can compare versions."""
 
     @property
     def data(self) -> bytes:
         """The bytes of this version."""
 
 
-#: The documents without entries that a decision read, by kind and id, each with its version; None:
-#: there was none. And the lease that it needs, under `LEASES` and its name: a write after that was
-#: lost raises StoreBusy.
+#: The versions of other documents that a decision was based on, by kind and id. None: there was no
+#: document. It can also have the lease that the decision needs, under `LEASES` and its name. A
+#: write with a read set is refused if one of them changed: with ConcurrentWrite, or with StoreBusy
+#: if the lease was lost.
 ReadSet = Mapping[tuple[str, str], DocumentVersion | Lease | None]
 
 
 class Trashed(NamedTuple):
-    """A document in the trash: a deleted conversation, or messages that were taken out of one.
+    """A document in the trash: a deleted conversation, or messages that were removed from one.
 
     Attributes:
         id: The conversation's id.
-        deleted_at: When it came into the trash.
+        deleted_at: The time of the deletion.
         token: Its name in the trash.
-        path: Where it lies.
+        path: Its path. Empty in an engine without files.
     """
 
     id: str
@@ -175,69 +184,75 @@ class Trashed(NamedTuple):
 
 
 class Tracker(Protocol):
-    """Tells which documents were touched."""
+    """Reports which documents were written."""
 
     def changed_ids(self) -> set[str] | None:
-        """The ids whose files were touched since the last call, every acknowledged write among
-        them.
+        """Return the ids of the files that were written since the last call.
 
-        None when that can't be told: scan. Writes through a mapping or a second name of a file are
-        not seen.
+        All acknowledged writes are among them. Writes through a mapping or another name of a file
+        are not seen.
+
+        Returns: None if the tracker lost track: scan all files.
         """
 
     def fileno(self) -> int:
-        """The descriptor that can be read when there is an answer to be had, for `select.poll`."""
+        """Return a descriptor for `select.poll`. It is readable when `changed_ids` has a result."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there will be answers."""
+        """Whether there will be more reports."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
 
 
 class DocumentNotifier:
-    """Tells which documents of any kind a store wrote.
+    """Reports which documents of any kind a store wrote.
 
     Args:
-        track: `Engine.tracker`. It is called again when the tracker that it gave ends.
+        open_tracker: `Engine.tracker`. It is called again when a tracker ends.
     """
 
     def __init__(self, open_tracker: Callable[[], Tracker]) -> None:
-        self._track = open_tracker
+        self._open_tracker = open_tracker
         self._tracker = open_tracker()
 
     def changed_documents(self) -> set[tuple[str, str]] | None:
-        """The kind and id of each document that was written since the last call, every acknowledged
-        write among them.
+        """Return the kind and id of each document that was written since the last call.
 
-        None when that can't be told: look at all. Raises `StorageFailed`, `Refused`.
+        All acknowledged writes are among them.
+
+        Returns: None if it is unknown: look at all. Raises `StorageFailed`, `Refused`.
         """
         names = self._tracker.changed_ids()
         if not self._tracker.is_open:
-            self._tracker, names = self._track(), None
-        parts = (name.partition("-") for name in names or ())
-        return None if names is None else {(kind, id) for kind, _, id in parts}
+            self._tracker = self._open_tracker()
+            return None
+        if names is None:
+            return None
+        documents = set()
+        for name in names:
+            kind, _, id = name.partition("-")
+            documents.add((kind, id))
+        return documents
 
     def fileno(self) -> int:
-        """The descriptor that can be read when there is an answer to be had; it may be another one
-        after `changed`.
-        """
+        """Return the descriptor for `select.poll`. It can change with `changed_documents`."""
         return self._tracker.fileno()
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release all resources."""
         self._tracker.close()
 
 
 class EntriesSince(NamedTuple):
-    """What became of the entries of a document since an earlier look.
+    """The entries of a document since an earlier read.
 
     Attributes:
-        place: What the next look begins from.
-        entries: The entries that were appended since; or all, if `is_all`.
-        is_all: Whether it is the first look, or the document was changed otherwise than by
-            appending.
+        position: Give this to the next call.
+        entries: The entries that were appended since, or all, if `is_complete`.
+        is_complete: Whether these are all entries: in the first read, or if the document was
+            changed in another way than by appending.
     """
 
     position: Any
@@ -245,7 +260,7 @@ class EntriesSince(NamedTuple):
     is_complete: bool
 
 
-# -- What only some engines can do -----------------------------------------------------------------
+# -- Abilities of only some engines ----------------------------------------------------------------
 
 
 @runtime_checkable
@@ -253,21 +268,24 @@ class DatabaseEngine(Protocol):
     """An engine whose documents are rows of a database."""
 
     def flaws(self) -> Iterator[tuple[str, str, str]]:
-        """What is wrong with the rows of documents: a kind, an id, and what it is. Costs a pass
-        over all entries.
+        """Yield what is wrong with rows: a kind, an id and a description.
+
+        Cost: a pass over all entries.
         """
 
     def durability(self) -> str:
-        """What an acknowledged message survives, in words."""
+        """Return in words which failures an acknowledged message survives."""
 
 
 class ScannedFile(NamedTuple):
-    """One file met by a scan: its id, its signature, and whether it is a regular file at all.
-
-    A tuple, as a scan of thousands makes one for each.
+    """One file that a scan found. A tuple, as a scan makes one for each of thousands.
 
     Attributes:
-        links: Names that the file has; through one elsewhere it changes without an event here.
+        id: The id of the document.
+        path: Its path.
+        signature: Its size, times and inode.
+        is_regular: Whether it is a regular file.
+        links: The number of its names. A change through a name elsewhere is not reported here.
     """
 
     id: str
@@ -278,8 +296,13 @@ class ScannedFile(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """Something a dead process left behind (`instance`, `temporary`), or a document that
-    `vanished`.
+    """Something that a dead process left, or a document that vanished.
+
+    Attributes:
+        kind: `instance`, `temporary` or `vanished`.
+        id: The instance or the document.
+        path: Its path.
+        description: What it is, in words.
     """
 
     kind: str
@@ -289,11 +312,11 @@ class Leftover(NamedTuple):
 
 
 class HeldFile(Protocol):
-    """A document under its mutex, whatever lies in its place.
+    """The file of a document whose mutex is held. The file can be missing or damaged.
 
     Attributes:
         kind, id: The document.
-        path: Where it lies.
+        path: Its path.
     """
 
     kind: str
@@ -302,42 +325,36 @@ class HeldFile(Protocol):
 
     @property
     def has_header(self) -> bool:
-        """Whether the store knows of a version that it left."""
+        """Whether there is a state header: the store recorded a version that it wrote."""
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a write was begun that nobody is known to have finished. Known once the records
-        were read.
-        """
+        """Whether a write was begun and perhaps not finished. Call `records` first."""
 
     def is_unchanged(self) -> bool:
-        """Whether the file is as the store left it. Cost: a look."""
+        """Return whether the file is as the store wrote it. Cost: one `stat`."""
 
     def read(self) -> FileContent | None:
-        """The whole file and its signature; None when there is none."""
+        """Return the whole file and its signature. None: there is none."""
 
     def records(self) -> list[list[bytes]]:
-        """What the store wrote lately, the oldest write first, as `format.merge.records`
-        gives it.
-        """
+        """Return the log records of the last writes, the oldest write first."""
 
     def reconcile_external_edit(
         self, repair: Callable[[bytes], RepairedFile | None] | None = None
     ) -> Signature:
-        """Take in whatever was done to a document with entries from outside; its signature then.
+        """Reconcile the log with an external edit of a document with entries.
 
         Args:
-            repair: Also have a damaged file made whole that no crash of a write left so, by this;
-                what the store remembers comes back then. It is for a person to ask for.
+            repair: Also repairs a damaged file that no crash of a write can explain. What the store
+                has in its log is restored then. Only a person may ask for this.
 
-        Raises NotFound, InvalidDocument, Interfered. Cost: none when it is as the store left it;
-        else reading it.
+        Returns: the signature of the file afterwards. Raises NotFound, InvalidDocument,
+            ConcurrentWrite. Cost: none if the file is unchanged, else reading it.
         """
 
     def repaired(self, data: bytes, signature: Signature) -> RepairedFile | None:
-        """A file that isn't valid, made whole; None when no crash of a write can have left
-        it so.
-        """
+        """Return an invalid file repaired. None: no crash of a write can explain the damage."""
 
     def put(
         self,
@@ -347,78 +364,78 @@ class HeldFile(Protocol):
         *,
         canonical: bool = True,
     ) -> str:
-        """Write the whole document; its tag then.
+        """Write the whole document.
 
         Args:
-            expected: What the caller decided upon; None: there must be no file.
+            expected: The signature that the decision was based on. None: there must be no file.
             data: The document.
-            records: What is to be remembered of it.
-            canonical: Whether it is a capsule in the canonical layout.
+            records: The log records of this write.
+            canonical: Whether the document is a capsule in the canonical layout.
+
+        Returns: its new tag.
         """
 
     def quarantine(self, data: bytes, reason: str) -> str:
-        """Keep bytes in the quarantine; the path."""
+        """Write bytes to the quarantine, and return the path."""
 
     def delete(self) -> Trashed:
         """Move the document to the trash."""
 
 
 class ExternalEdits(Protocol):
-    """Documents that are files, which other programs may write, move and leave beside others.
+    """Documents that are files, which other programs may write, move and copy.
 
     Attributes:
-        derived: The files that are made of them, such as the index.
+        derived: The files that are made from the documents, such as the index.
     """
 
     derived: DerivedFiles
 
     def hold(self, kind: str, id: str) -> AbstractContextManager[HeldFile]:
-        """One file, whose mutex is held in a `with` block. Raises StoreBusy, Refused."""
+        """Hold the mutex of one file in a `with` block. Raises StoreBusy, Refused."""
 
     def scan(self, kind: str) -> Iterator[ScannedFile]:
-        """Every file among the documents of a kind, in no order."""
+        """Yield every file among the documents of a kind, in no order."""
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
-        """A file among the documents of a kind, by its name without `.json`, unchecked; None: there
-        is none.
-        """
+        """Return a file by its name without `.json`, unchecked. None: there is none."""
 
     def quarantine_file(self, kind: str, name: str, id: str, reason: str) -> str:
-        """Move such a file to the quarantine, as one of the document `id`; its path there. Raises
-        NotFound.
+        """Move a file, by its name without `.json`, to the quarantine of document `id`.
+
+        Returns: its path there. Raises NotFound.
         """
 
     def is_unchanged(self, kind: str, id: str) -> bool:
-        """Whether a file is as the store left it. Takes no mutex: False also while a writer is at
-        work.
+        """Return whether a file is as the store wrote it.
+
+        It takes no mutex. So the result is also False while a process writes the file.
         """
 
     def committed_version(self, path: str) -> bytes | None:
-        """The version of a document that the commit has which is checked out; None:
-        there is none.
-        """
+        """Return the version of a document in the checked-out git commit. None: there is none."""
 
     def leftovers(self, kind: str) -> list[Leftover]:
-        """What dead processes left, and known documents whose file vanished."""
+        """Return what dead processes left, and documents whose file vanished."""
 
     def sweep(self, kind: str, leftover: Leftover) -> str:
-        """Put one leftover away; in words what was done."""
+        """Remove one leftover. Return in words what was done."""
 
 
 # -- Every engine ----------------------------------------------------------------------------------
 
 
 class DocumentState(NamedTuple):
-    """What is known of a document with entries without reading it.
+    """The state of a document with entries, which is known without reading it.
 
     Attributes:
         updated_at: Its `updatedAt`.
-        tag: A key for caches, which changes with every write but an append.
+        tag: A key for caches. It changes with every write but an append.
         entries: The number of entries.
         size: The size of the stored document, in bytes.
         ends_active: Whether the last entry is known to be the end of the active branch.
-        newest: The latest known `updatedAt` of the document, present or past.
-        time: The time of the last append; empty: it isn't known.
+        newest_updated_at: The latest `updatedAt` that the document has had.
+        newest_message_time: The time of the last append. Empty: unknown.
     """
 
     updated_at: str
@@ -431,23 +448,23 @@ class DocumentState(NamedTuple):
 
 
 class Transaction(Protocol):
-    """The exclusive right to one document.
+    """The exclusive right to write one document.
 
     Each write is all or nothing, and durable when the transaction has ended without an error. A
-    call may raise `ConcurrentWrite`: another program wrote the document, so begin the transaction again;
-    or `StorageFailed`, `Refused`: nothing was written. The end of the transaction may raise
-    `StorageFailed`: what was appended is there, and may not outlive a power cut.
+    call may raise `ConcurrentWrite` (another program wrote the document: begin the transaction
+    again), `StorageFailed` or `Refused`. Then nothing was written. If the end of the transaction
+    raises `StorageFailed`, the appended entries are in the document, but a power cut can lose them.
 
     Attributes:
         id: The document's id.
         name: Its name in errors: its path, or its kind and id.
-        reads: What else the decision on the next write read. If any of it has another version when
-            that is written, the write raises `ConcurrentWrite`, and nothing is written.
-        waits: Whether its end waits until what was appended is durable; otherwise that is so a
-            second later.
-        judged: The conversation as the agent was let in to it, and the state by which; None: no
-            agent was judged. The other decisions on it are by the same state, whose documents are
-            in `reads`.
+        read_set: The other documents that the decision on the next write is based on. If one of
+            them has another version by then, the write raises `ConcurrentWrite`.
+        waits_for_flush: Whether the end of the transaction waits until appended entries are on the
+            disk. Otherwise they are written to the disk within a second.
+        decision_inputs: For an agent: the conversation as the agent was allowed to write it, and
+            the policy inputs of this decision. Later decisions in the transaction use the same
+            inputs, whose documents are in `read_set`. None: the owner writes.
     """
 
     id: str
@@ -462,34 +479,38 @@ class Transaction(Protocol):
 
     @property
     def state(self) -> DocumentState:
-        """What else is known of the document."""
+        """The state of the document."""
 
     def document(self) -> Document:
-        """The whole document, current and in canonical order; not to be changed in place. Cost: one
-        parse.
+        """Return the whole document, current and in canonical order. Do not change it.
+
+        Cost: one parse.
         """
 
     def follow(self, since: Any = None, own_entries: list[Document] | None = None) -> EntriesSince:
-        """As `Engine.follow`, of the document as it is here. If this transaction alone appended
-        since then, `own_entries` has its entries, which are not read again."""
+        """Return the entries since an earlier read. See `Engine.follow`.
+
+        Args:
+            since: The `position` from an earlier call.
+            own_entries: The entries that this transaction appended since then. If nobody else
+                appended, they are returned, and nothing is read.
+        """
 
     def find(self, id: str) -> tuple[int, Document] | None:
-        """The place of the entry with an id, and the entry; None: there is none.
+        """Return the position of the entry with an id, and the entry. None: there is none.
 
-        Cost: reading back to it; of a UUIDv5 that is not there, reading the entries appended since
+        Cost: reading back to it. For a UUIDv5 that is not there: reading the entries appended since
         the last call.
         """
 
     def appended(self) -> list[Document]:
-        """The recently appended entries that the engine has recorded, also those removed since.
+        """Return the appended entries that the log still has, also those removed since.
 
-        Cost: reading the record.
+        Cost: reading the log.
         """
 
     def ensure_durable(self) -> None:
-        """Have the present document be durable at the end, in case an earlier writer failed to make
-        it so.
-        """
+        """Make the document durable at the end, in case an earlier writer failed to do so."""
 
     def append(
         self,
@@ -505,10 +526,10 @@ class Transaction(Protocol):
 
         Args:
             entries: Complete entries, at least one.
-            encoded: The entries, as `codec.encode_entry` encodes them.
+            encoded: The entries, encoded by `codec.encode_entry`.
             updated_at: The new `updatedAt`.
-            time: The time of the append; see `DocumentState`.
-            head: A new head, in canonical order, in the same write; None: only `updatedAt` changes.
+            time: The time of the append. See `DocumentState.newest_message_time`.
+            head: A new head, in canonical order, in the same write. None: only `updatedAt` changes.
             ends_active: Whether the last entry is known to be the end of the active branch.
         """
 
@@ -523,9 +544,9 @@ class Transaction(Protocol):
 
         Args:
             head: The head, in canonical order.
-            context: Gives a new context: a JSON object in the canonical layout, in pieces, as it
-                may be large.
-            ends_active: As in `append`; None: as it is.
+            context: Returns a new context: a JSON object in the canonical layout, in pieces, as it
+                can be large. None: it does not change.
+            ends_active: As in `append`. None: it does not change.
         """
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
@@ -533,27 +554,27 @@ class Transaction(Protocol):
 
         Args:
             document: The other version.
-            removed: What of the present one goes to the trash first: a kind, and a document.
+            removed: The part of the present version that is put into the trash first: a kind, and a
+                document.
         """
 
     def quarantine_copy(self, reason: str) -> str:
-        """Keep a copy of the present document; the path or name of the copy."""
+        """Copy the document to the quarantine, and return the path or name of the copy."""
 
     def delete(self) -> Trashed:
         """Move the document to the trash."""
 
 
 class SideFiles(Protocol):
-    """Files that are no documents: those of messages, and attachments."""
+    """Files beside the documents that are no documents: attachments, and files of sessions.
+
+    The arguments of all methods: `kind` is `inbox` or `outbox` of a session, or `attachments`,
+    which belong to the whole store; `id` is the session, or the name of the attachment; `name` is
+    the name of the file.
+    """
 
     def write(self, kind: str, id: str, name: str, data: bytes) -> str:
-        """Keep a file that is no document, durably; the same file again changes nothing.
-
-        Args:
-            kind: `inbox` or `outbox` of a session, or `attachments`, which belong to all.
-            id: The session; of an attachment its name.
-            name: The file's name in its folder.
-            data: What it holds.
+        """Write a file durably. Writing the same file again changes nothing.
 
         Returns: its path, or its kind, id and name.
 
@@ -563,39 +584,41 @@ class SideFiles(Protocol):
         """
 
     def read(self, kind: str, id: str, name: str) -> bytes:
-        """What such a file holds. Raises `NotFound`, InvalidInput; InvalidDocument if it is no
-        regular file.
+        """Return the content of a file.
+
+        Raises `NotFound`, InvalidInput; InvalidDocument if it is no regular file.
         """
 
     def names(self, kind: str, id: str) -> list[str]:
-        """The names of these files of one session, sorted; of `attachments` all."""
+        """Return the names of the files of one session, sorted. For `attachments`: all."""
 
     def erase(self, kind: str, id: str, name: str) -> None:
-        """Erase such a file, if it is there. Raises InvalidInput, Refused, StorageFailed."""
+        """Erase a file, if it exists. Raises InvalidInput, Refused, StorageFailed."""
 
 
 class Trash(Protocol):
-    """What was deleted, until it is purged."""
+    """The deleted documents, until they are purged."""
 
     def entries(self, kind: str) -> list[Trashed]:
-        """The entries of the trash, newest first."""
+        """Return the entries of the trash, newest first."""
 
     def read(self, token: str) -> bytes:
-        """One document in the trash. Raises `NotFound`."""
+        """Return one document in the trash. Raises `NotFound`."""
 
     def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> Trashed:
-        """Put a document there, as if it had been deleted at this time; empty: now. Raises Refused,
-        StorageFailed.
+        """Put a document into the trash, as if it had been deleted at this time. Empty: now.
+
+        Raises Refused, StorageFailed.
         """
 
     def restore(self, kind: str, id: str, token: str) -> None:
-        """Move a document out of the trash. Raises `Refused` if its id is taken."""
+        """Move a document out of the trash. Raises `Refused` if its id is in use."""
 
     def erase(self, token: str) -> None:
-        """Erase one document, if it is there."""
+        """Erase one document, if it exists."""
 
     def purge(self, older_than_s: float) -> list[str]:
-        """Erase the entries of trash and quarantine that are older; the names of those erased."""
+        """Erase entries of trash and quarantine that are older, in seconds. Return their names."""
 
 
 class Engine(Protocol):
@@ -603,24 +626,24 @@ class Engine(Protocol):
 
     @property
     def files(self) -> SideFiles:
-        """The files that it keeps beside the documents."""
+        """The side files."""
 
     @property
     def trash(self) -> Trash:
-        """What was deleted."""
+        """The trash."""
 
     @property
     def local(self) -> LocalDocuments:
-        """What belongs to this machine alone, whatever the engine."""
+        """The documents that belong to this machine alone, for every kind of engine."""
 
     @property
     def leases(self) -> Leases:
-        """Who holds which name."""
+        """The leases."""
 
     # -- One document ------------------------------------------------------------------------------
 
     def transaction(self, kind: str, id: str) -> AbstractContextManager[Transaction]:
-        """The exclusive right to one document.
+        """Begin a transaction on a document of a kind with entries, in a `with` block.
 
         Raises:
             NotFound: There is no such document.
@@ -635,16 +658,17 @@ class Engine(Protocol):
         on_written: Callable[[str], None] | None = None,
         read_set: ReadSet | None = None,
     ) -> int:
-        """Write a new document, durably; its size in bytes.
+        """Write a new document durably. Return its size in bytes.
 
         Args:
+            kind: A kind with entries.
             document: The document, checked, in canonical order.
             on_written: Called with its tag, before another transaction on it can begin.
-            read_set: What the decision to write it read.
+            read_set: The other documents that the decision to write it is based on.
 
         Raises:
-            Taken: A document with this id exists.
-            Interfered: What the decision read has another version by now: decide anew.
+            AlreadyExists: A document with this id exists.
+            ConcurrentWrite: A document of the read set changed: decide again.
         """
 
     def put(
@@ -655,119 +679,137 @@ class Engine(Protocol):
         expected: DocumentVersion | None,
         read_set: ReadSet | None = None,
     ) -> DocumentVersion:
-        """Write a document of a kind without entries, durably, if it is as it was when that was
-        decided.
+        """Write a document of a kind without entries durably, if it did not change.
 
         Args:
+            kind: Its kind.
+            id: Its id.
             data: The new bytes.
-            expected: The version that the decision read; None: there was no document.
-            read_set: What else it read.
+            expected: The version that the decision is based on. None: there was no document.
+            read_set: The other documents that the decision is based on.
 
         Raises:
-            Interfered: Any of these has another version by now: decide anew. One with the same
-                bytes may count as the same.
+            ConcurrentWrite: The document or one of the read set changed: decide again. A version
+                with the same bytes may count as the same.
         """
 
     def delete(self, kind: str, id: str) -> Trashed:
         """Move a document of a kind without entries to the trash. Raises `NotFound`."""
 
     def exists(self, kind: str, id: str) -> bool:
-        """Whether a document with this id exists."""
+        """Return whether a document with this id exists."""
 
     def version(
         self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
-        """The present version of a document of a kind without entries; None: there is none.
+        """Return the present version of a document of a kind without entries. None: there is none.
 
         Args:
-            cached: An earlier version. If it is still the present one, this object is the answer, at
-                the cost of a look.
+            kind: Its kind.
+            id: Its id.
+            cached: An earlier version. If it is still the present one, this object is returned, and
+                the document is not read.
         """
 
     def ids(self, kind: str) -> list[str]:
-        """The ids of all documents of a kind, sorted."""
+        """Return the ids of all documents of a kind, sorted."""
 
     def read(self, kind: str, id: str) -> bytes:
-        """The stored bytes of a document, checked. Raises `NotFound`, `InvalidDocument`."""
+        """Return the stored bytes of a document, checked. Raises `NotFound`, `InvalidDocument`."""
 
     def document(self, kind: str, id: str) -> Document:
-        """The document, current and in canonical order. Raises `NotFound`, `InvalidDocument`."""
+        """Return the document, current and in canonical order.
+
+        Raises `NotFound`, `InvalidDocument`.
+        """
 
     def follow(self, kind: str, id: str, since: Any = None) -> EntriesSince:
-        """The entries that were appended to a document since an earlier look.
+        """Return the entries that were appended to a document since an earlier read.
 
         Args:
             kind: A kind with entries.
             id: Its id.
-            since: The `place` of what an earlier call gave; None: this is the first look.
+            since: The `position` from an earlier call. None: this is the first one.
 
-        Raises `NotFound`, `InvalidDocument`. Cost: a look if nothing changed; else reading what was
-        appended, or all if it was changed in another way.
+        Raises `NotFound`, `InvalidDocument`. Cost: one `stat` if nothing changed. Otherwise reading
+        the appended part, or all, if the document was changed in another way.
         """
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        """The result of `parse` on the stored bytes of a conversation.
+        """Parse the stored bytes of a conversation, and return the result.
 
         Args:
             id: The conversation.
-            parse: Takes the bytes, and whether they are current and in the canonical layout. Called
-                again when it fails, as a write may be in progress.
+            parse: Takes the bytes, and whether they are current and in the canonical layout. It is
+                called again if it fails, as a write can be in progress.
 
         Raises `NotFound`, `InvalidDocument`, and the errors of `parse`.
         """
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
-        """The last `n` entries as a JSON array, the number of all entries, and the tag (see
-        `DocumentState`; empty: it isn't known). Raises `NotFound`, `InvalidDocument`."""
+        """Return the end of a conversation.
+
+        Returns: the last `n` entries as a JSON array, the number of all entries, and the tag (see
+            `DocumentState`; empty: unknown). Raises `NotFound`, `InvalidDocument`.
+        """
 
     def head(self, id: str) -> tuple[Document, int]:
-        """A conversation without context and history, and its size in bytes. Raises `NotFound`,
-        `InvalidDocument`.
+        """Return a conversation without context and history, and its size in bytes.
+
+        Raises `NotFound`, `InvalidDocument`.
         """
 
     def name(self, kind: str, id: str) -> str:
-        """The name of a document in errors and heads: its path, or its kind and id."""
+        """Return the name of a document in errors and heads: its path, or its kind and id."""
 
     def external_edits(self, purpose: str = "this") -> ExternalEdits:
-        """The documents as files, for a purpose that the error names. Raises Refused: this engine
-        keeps none.
+        """Return the documents as files.
+
+        Args:
+            purpose: The purpose, for the error.
+
+        Raises Refused: this engine has no files.
         """
 
     # -- All conversations -------------------------------------------------------------------------
 
     def queries(self, asker: Viewer | None = None) -> Queries:
-        """The questions of an agent about the conversations, or of the store's owner (None)."""
+        """Return the queries of an agent about the conversations, or of the owner (None)."""
 
     def tracker(self, kind: str | None = None) -> Tracker:
-        """What tells of documents that are touched from now on. Raises `StorageFailed`, `Refused`.
+        """Return a tracker of documents that are written from now on.
 
         Args:
-            kind: Tells by their ids which documents of this kind any program touched. None: tells
-                `kind-id` of all that stores wrote, and perhaps again when it is flushed; of a write
-                by another program nothing before a store has taken it in. See `DocumentNotifier`.
+            kind: Reports the ids of the documents of this kind that any program wrote. None:
+                reports `kind-id` of all documents that stores wrote, perhaps again when they are
+                flushed. A write of another program is reported when a store has reconciled it. See
+                `DocumentNotifier`.
+
+        Raises `StorageFailed`, `Refused`.
         """
 
     # -- Beside the documents ----------------------------------------------------------------------
 
     def flush(self, kind: str = "", id: str = "") -> int:
-        """Make a document durable as every reader sees it; without a kind all documents with
-        entries.
+        """Make a document durable. Without a kind: all documents with entries.
 
-        Returns the number of documents that a power cut had left incomplete, and that are complete
-        now.
+        Returns: the number of documents that a power cut had left incomplete and that are complete
+            now.
 
-        Raises `NotFound`, `InvalidDocument`, `StoreBusy`, `Refused`, `StorageFailed`. Cost: a look
-        if it is; for all a look at each that was written since the last time.
+        Raises `NotFound`, `InvalidDocument`, `StoreBusy`, `Refused`, `StorageFailed`. Cost: one
+        `stat` if it is durable. For all: one for each that was written since the last time.
         """
 
     def toml(self) -> bytes:
-        """The settings of the store, as its `capsule.toml` has them. Raises NotFound, Refused,
-        StorageFailed.
+        """Return the settings of the store (`capsule.toml`).
+
+        Raises NotFound, Refused, StorageFailed.
         """
 
     def set_toml(self, data: bytes, expected: bytes) -> None:
-        """Replace the settings, which are `expected`. Raises StoreBusy: they are others; Refused,
-        StorageFailed.
+        """Replace the settings.
+
+        Raises StoreBusy if they are not `expected`; Refused, StorageFailed.
         """
 
     def close(self) -> None:
@@ -778,18 +820,24 @@ class Engine(Protocol):
 
 Change = Callable[[bytes | None], bytes | None]
 _TRIES = 5
-#: Of many that write one document, each has its turn within so many tries.
-_EDITS = 1000
+#: If many processes write one document, each succeeds within so many tries.
+_EDIT_TRIES = 1000
 
 
 def retry(
     operation: Callable[[], T], name: str = "the file", id: str = "", tries: int = _TRIES
 ) -> T:
-    """What `operation` gives, which starts over when another program wrote `what` in between. Raises
-    StoreBusy.
+    """Run an operation, again if another program wrote the document in between.
+
+    Args:
+        operation: The operation, which raises ConcurrentWrite in this case.
+        name, id: The document, for the error.
+        tries: The largest number of runs.
+
+    Returns: the result of the operation. Raises StoreBusy after the last try.
     """
     for _ in range(tries):
-        try:  # Not by `suppress`, which costs more than this.
+        try:  # Not `suppress`, which costs more.
             return operation()
         except ConcurrentWrite:
             continue
@@ -797,32 +845,41 @@ def retry(
 
 
 def retries_exhausted(name: str, id: str) -> StoreBusy:
-    """The error that another program wrote `what` again and again."""
-    why = f"{name}: another program keeps rewriting it; try again when it has finished"
-    return StoreBusy(why, id=id, holder="another program")
+    """Return the error that another program wrote a document again and again."""
+    reason = f"{name} keeps being rewritten by another program; try again when it is done"
+    return StoreBusy(reason, id=id, holder="another program")
 
 
 def edit_document(
     engine: Engine, kind: str, id: str, edit: Change, cached: DocumentVersion | None = None
 ) -> DocumentVersion | None:
-    """Read, change and write a document of a kind without entries, durably; the version that there
-    is then.
+    """Read, change and write a document of a kind without entries, durably.
 
-    `edit` takes the stored bytes, or None, and gives the new bytes, or None to write nothing. It
-    runs again if another program wrote the document meanwhile. It begins with the version `cached`,
-    if that was read just now. Raises its errors, StoreBusy, and what a write raises.
+    Args:
+        engine: The engine.
+        kind, id: The document.
+        edit: Takes the stored bytes, or None. Returns the new bytes, or None to write nothing. It
+            runs again if another program wrote the document in between.
+        cached: The version to begin with, if it was read just now.
+
+    Returns: the version afterwards. Raises the errors of `edit` and of `Engine.put`, StoreBusy.
     """
-    for _ in range(_EDITS):
+    first_version = cached
+    for _ in range(_EDIT_TRIES):
         with suppress(ConcurrentWrite):
-            before, cached = cached or engine.version(kind, id), None
-            after = edit(None if before is None else before.data)
-            return before if after is None else engine.put(kind, id, after, before)
+            version = first_version or engine.version(kind, id)
+            first_version = None
+            data = edit(None if version is None else version.data)
+            if data is None:
+                return version
+            return engine.put(kind, id, data, version)
     raise retries_exhausted(engine.name(kind, id), id)
 
 
 def document_in(trash: Trash, token: str) -> Document:
-    """Return a document in the trash, as the current format has it. Raises NotFound,
-    InvalidDocument.
+    """Return a document in the trash, upgraded to the current format.
+
+    Raises NotFound, InvalidDocument.
     """
     from capsule.format import migrations
     from capsule.format.json import codec
@@ -831,8 +888,9 @@ def document_in(trash: Trash, token: str) -> Document:
 
 
 def deleted_last(trash: Trash, ids: Collection[str]) -> dict[str, Document]:
-    """Return those of these conversations that are in the trash, by id, each as it was deleted
-    last. Damaged ones are left out. Cost: reading them.
+    """Return the last deleted version of each of these conversations, by id.
+
+    Conversations that are not in the trash, and damaged ones, are left out. Cost: reading them.
     """
     documents: dict[str, Document] = {}
     for trashed in reversed(trash.entries(CONVERSATIONS)):

@@ -1,4 +1,4 @@
-"""How far an agent has read: marks, and what is asked and answered by them.
+"""Define read marks, which say how far an agent has read, and the values of unread messages.
 
 What must stay true: nothing here belongs to one kind of engine. A quick command loads this, and not
 `queries.py`.
@@ -12,22 +12,26 @@ from typing import NamedTuple
 from capsule.format.documents.channels import Channel
 from capsule.format.documents.members import Member
 
-#: A message, by its place, and by its id or by a digest of the ids up to it, which also tells what
-#: stands in front.
+#: A position in a conversation, with the id of the message there, or with the ids digest: a hash of
+#: the ids of all messages up to it. A mark with a digest is valid only if nothing before changed.
 ReadMark = tuple[int, str]
 
 
-def first_unread(marks: Iterable[ReadMark], there: Mapping[int, tuple[str, str]]) -> int:
-    """The place behind the furthest of these marks that holds, given the ids and digests at their
-    places; 0: none.
+def first_unread(marks: Iterable[ReadMark], ids_at: Mapping[int, tuple[str, str]]) -> int:
+    """Return the position after the furthest valid mark, or 0.
+
+    A mark is valid if the message at its position still has its id or ids digest.
+
+    Args:
+        marks: The marks.
+        ids_at: The id and the ids digest of the messages at these positions.
     """
-    return max([at + 1 for at, id in marks if id in there.get(at, ())], default=0)
+    valid = [position for position, id in marks if id in ids_at.get(position, ())]
+    return max(valid, default=-1) + 1
 
 
 class MessagePosition(NamedTuple):
-    """Where a message is: its conversation, its place there, its id, and if asked for the digest of
-    the ids so far.
-    """
+    """A message: its conversation, its position, its id, and if asked for its ids digest."""
 
     conversation: str
     position: int
@@ -39,15 +43,15 @@ class Participation(NamedTuple):
     """A conversation that an agent takes part in.
 
     Attributes:
-        entries: How many messages it has, in all its branches.
-        last: The digest of all their ids; empty: there are none. A cursor with this mark has read
-            everything.
-        tag: Of the version that this is of, as `DocumentState` has it; empty: it isn't known.
-        version: As the index tells one version from another; empty: it can't.
+        entries: The number of messages in all its branches.
         participants: The agents that take part, and those that left.
-        history: What the participants read: `joined` or `all`; empty: it does not say.
-        channel: What makes it a channel; None: it is none.
-        created_by: The agent that made it; None: it does not say.
+        history: What the participants may read: `joined` or `all`. Empty: the default.
+        channel: The channel. None: it is a conversation of another type.
+        created_by: The agent that created it. None: unknown.
+        ids_digest: The digest of the ids of all messages. Empty: there are none. A read mark with
+            it has read everything.
+        tag: The tag of this version. See `DocumentState`. Empty: unknown.
+        version: Identifies this version in the index. Empty: it can't be compared.
     """
 
     id: str
@@ -66,9 +70,7 @@ class Participation(NamedTuple):
 
 
 class LastMessage(NamedTuple):
-    """A message: its place, its id, who wrote it (empty: it does not say), its text, and when it
-    was written.
-    """
+    """A message: its position, id, sender (empty: unknown), text and time."""
 
     position: int
     id: str
@@ -78,17 +80,16 @@ class LastMessage(NamedTuple):
 
 
 class UnreadFilter(NamedTuple):
-    """Which messages of a conversation count: those behind what was read, and not all of these.
+    """The conditions of unread messages in a conversation.
 
     Attributes:
-        read: What was read: everything up to the furthest of these messages that still stands at
-            its place.
-        not_by: Agents whose messages don't count.
-        since_ms: Messages before this time don't count, in milliseconds since 1970.
-        mentioning: Only what mentions this agent, or everybody, counts; empty: all does.
-        part: Only messages with this value at this path count, and the one with this id; None: all
-            do.
-        covered: Such parts, each with what was read of it.
+        read_marks: Messages up to the furthest valid mark are read.
+        excluded_senders: Messages of these agents do not count.
+        since_ms: Messages before this time do not count, in milliseconds since 1970.
+        mentioning: Only messages that mention this agent or everybody count. Empty: all.
+        part: Only messages with this value at this path count (a path and a value, such as a topic
+            or a thread), and the message with this id. None: all.
+        read_parts: Further such parts, each with its own read marks.
     """
 
     read_marks: tuple[ReadMark, ...] = ()
@@ -100,9 +101,7 @@ class UnreadFilter(NamedTuple):
 
 
 class UnreadSummary(NamedTuple):
-    """Messages from a place on: how many, who wrote them in the order of their first, and the last
-    one.
-    """
+    """The number of unread messages, their senders in the order of their first one, and the last."""
 
     total: int
     senders: tuple[str, ...] = ()

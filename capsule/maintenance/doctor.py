@@ -1,9 +1,12 @@
-"""The doctor: examines every document of a store, and repairs what is safe to repair.
+"""Examine every document of a store, and repair what is safe to repair.
+
+`examine` scans the files of all kinds. Each conversation or session file is read once without its
+mutex. If something is wrong, or a process writes the file, it is examined again under its mutex,
+repaired, and examined once more: findings that are gone were repaired.
 
 What must stay true: each document is examined by itself. An error in one is a finding, and the
 others are examined. Without `repair` nothing is changed. A repair keeps the original in the
-quarantine or the trash. A file is judged only under its mutex, so that a write in progress is no
-finding.
+quarantine or the trash. A write in progress is no finding.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from capsule.format.recovery.reconcile import reconcile
 from capsule.format.recovery.torn_files import RepairedFile, repair_torn
 from capsule.format.validation import KINDS, decode_checked
 from capsule.ids import is_id
-from capsule.maintenance.conflict_copies import Ancestor, copy_in
-from capsule.maintenance.rebuild import RecoverySource, rebuilt, remembered
+from capsule.maintenance.conflict_copies import Ancestor, find_conflict_copy
+from capsule.maintenance.rebuild import RecoverySource, collect_sources, rebuild_file
 from capsule.rules.locking import describe
 from capsule.store.change.pending_overrides import pending_override_problems
 from capsule.store.objects.summaries import standing_of
@@ -45,19 +48,20 @@ class DoctorFinding:
     """One finding about a file.
 
     Attributes:
-        id: The document; empty: none.
+        id: The document. Empty: none.
         path: The file.
-        line: Line in it, from 1; 0 when the finding concerns the whole file.
-        column: Column in characters, from 1; 0 likewise.
+        line: The line in it, from 1. 0: the finding is about the whole file.
+        column: The column in characters, from 1, or 0.
         kind: `damaged`, `torn`, `name`, `copy` (a file synchronizer's conflict copy), `twice`,
             `odd`, `layout`, `overwritten`, `interrupted` (a write that was not acknowledged),
             `lock`, `leftover`, `vanished`, `settings`, `failed` (its examination ended with an
-            unexpected error), `behind` (a summary whose source has moved on) and `durability` (what
-            an acknowledged message survives in a database). The last two are no errors.
+            unexpected error), `behind` (a summary whose source changed since) and `durability`
+            (which failures an acknowledged message survives in a database). The last two are no
+            errors.
         what: The finding, in words.
-        repaired: The repair, in words; None: it was not repaired.
-        repairable: Whether a repair can be expected to succeed; else `what` says what a person can
-            do.
+        repaired: The repair, in words. None: it was not repaired.
+        repairable: Whether a repair is expected to succeed. Otherwise `what` has advice for a
+            person.
         traceback: Of `failed`, the type of the error and the places in the code that led to it, the
             last one first.
     """
@@ -74,13 +78,13 @@ class DoctorFinding:
 
     @classmethod
     def of(cls, id: str, kind: str, problem: Problem) -> DoctorFinding:
-        """The finding about a document that is a problem of its file."""
+        """Return the finding about a problem of a document's file."""
         text = f"{problem.where}: {problem.what}" if problem.where else problem.what
         return cls(id, problem.path, problem.line, problem.column, kind, text)
 
     @classmethod
     def of_error(cls, id: str, path: str, error: Exception) -> DoctorFinding:
-        """Return the finding about a document whose examination raised this."""
+        """Return the finding about a document whose examination raised an error."""
         if isinstance(error, CapsuleError):
             return cls(id, path, 0, 0, "damaged", error.message)
         name = type(error).__name__
@@ -101,8 +105,8 @@ class DoctorFinding:
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
-        done = f" -- mended: {self.repaired}" if self.repaired else ""
-        return f"{place}: {self.kind}: {self.what}{done}"
+        repair = f" -- mended: {self.repaired}" if self.repaired else ""
+        return f"{place}: {self.kind}: {self.what}{repair}"
 
 
 def examine(
@@ -115,9 +119,10 @@ def examine(
     """Examine a store.
 
     Args:
-        repair: Repair what can be repaired.
+        store: The store.
+        repair: Whether to repair what can be repaired.
         progress: Called with the number of files examined so far, and of all files.
-        ancestor: Gives the common ancestor of a conflict copy and its conversation.
+        ancestor: Returns the common ancestor of a conflict copy and its conversation.
 
     Cost: reading and parsing every file.
     """
@@ -133,20 +138,22 @@ def examine(
         for kind in kinds
         for file in sorted(files.scan(kind), key=lambda file: file.id)
     ]
-    claimed: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
-    for done, (kind, file) in enumerate(scanned, 1):
-        find = partial(_of_file, store, kind, file, claimed, repair, ancestor)
+    #: By kind: the paths of the files with an id.
+    paths_by_id: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
+    for count, (kind, file) in enumerate(scanned, 1):
+        find = partial(_of_file, store, kind, file, paths_by_id, repair, ancestor)
         yield from _caught(file.id, file.path, find)
         if progress:
-            progress(done, len(scanned))
-    for id, paths in (item for ids in claimed.values() for item in ids.items()):
-        for path in paths[1:]:
-            text = (
-                f"has the same id {id} as {paths[0]}; give one of them another id, and the "
-                "name that fits"
-            )
-            yield DoctorFinding(id, path, 0, 0, "twice", text)
-    yield from _caught("", str(store.root), partial(_waiting, store))
+            progress(count, len(scanned))
+    for kind_paths in paths_by_id.values():
+        for id, paths in kind_paths.items():
+            for path in paths[1:]:
+                text = (
+                    f"has the same id {id} as {paths[0]}; give one of them another id, and the "
+                    "name that fits"
+                )
+                yield DoctorFinding(id, path, 0, 0, "twice", text)
+    yield from _caught("", str(store.root), partial(_pending_overrides, store))
     for kind in kinds:
         yield from _caught("", str(store.root), partial(_leftovers, store, kind, repair))
 
@@ -154,7 +161,7 @@ def examine(
 def _caught(
     id: str, path: str, examine: Callable[[], Iterator[DoctorFinding]]
 ) -> Iterator[DoctorFinding]:
-    """Yield findings, and an error that their search raises as a finding."""
+    """Yield the findings of an examination. If it raises an error, yield that as a finding."""
     try:
         yield from examine()
     except Exception as error:
@@ -165,67 +172,90 @@ def _of_file(
     store: CoreStore,
     kind: str,
     file: ScannedFile,
-    claimed: dict[str, dict[str, list[str]]],
+    paths_by_id: dict[str, dict[str, list[str]]],
     repair: bool,
     ancestor: Ancestor | None,
 ) -> Iterator[DoctorFinding]:
-    copy = copy_in(store, file, kind) if kind in KINDS else None
+    """Yield the findings about one file."""
+    copy = find_conflict_copy(store, file, kind) if kind in KINDS else None
     if copy is not None:
         if repair:
             copy.merge(store, ancestor)
         yield DoctorFinding(
-            copy.id,
-            file.path,
-            copy.line,
-            copy.column,
-            "copy",
-            copy.text,
-            copy.repaired,
-            not copy.line,
+            id=copy.id,
+            path=file.path,
+            line=copy.line,
+            column=copy.column,
+            kind="copy",
+            what=copy.text,
+            repaired=copy.repaired,
+            repairable=not copy.line,
         )
-    elif kind in claimed:
-        examination = _DocumentExamination(store, kind, file, claimed[kind], repair)
+    elif kind in paths_by_id:
+        examination = _DocumentExamination(store, kind, file, paths_by_id[kind], repair)
         yield from examination.findings()
-        yield from examination.lock()
-        yield from examination.source()
+        yield from examination.orphaned_lock()
+        yield from examination.stale_summary()
     else:
         yield from _record(store, file, kind)
 
 
-def _waiting(store: CoreStore) -> Iterator[DoctorFinding]:
+def _pending_overrides(store: CoreStore) -> Iterator[DoctorFinding]:
+    """Yield the findings about settings for the next conversation."""
     for problem in pending_override_problems(store.engine):
         yield DoctorFinding.of("", "damaged", problem)
 
 
 def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[DoctorFinding]:
+    """Yield what dead processes left among the documents of a kind, and vanished documents."""
     files = store.engine.external_edits()
     for leftover in files.leftovers(kind):
-        if (
-            kind == CONVERSATIONS or leftover.kind != "instance"
-        ):  # An instance is one of the store, and found with either.
-            said = "vanished" if leftover.kind == "vanished" else "leftover"
-            swept = files.sweep(kind, leftover) if repair else None
-            yield DoctorFinding(
-                leftover.id, leftover.path, 0, 0, said, leftover.description, swept, True
-            )
+        if leftover.kind == "instance" and kind != CONVERSATIONS:
+            continue  # Instances belong to the store, and are found with each kind.
+        finding_kind = "vanished" if leftover.kind == "vanished" else "leftover"
+        swept = files.sweep(kind, leftover) if repair else None
+        yield DoctorFinding(
+            id=leftover.id,
+            path=leftover.path,
+            line=0,
+            column=0,
+            kind=finding_kind,
+            what=leftover.description,
+            repaired=swept,
+            repairable=True,
+        )
 
 
 class _DocumentExamination:
-    """The examination of one file."""
+    """The examination of one file of a kind with entries.
+
+    Args:
+        store: The store.
+        kind: The kind.
+        scanned: The file.
+        paths_by_id: The paths of the files with an id. The examination adds its file.
+        repair: Whether to repair it.
+    """
 
     def __init__(
         self,
         store: CoreStore,
         kind: str,
         scanned: ScannedFile,
-        claimed: dict[str, list[str]],
+        paths_by_id: dict[str, list[str]],
         repair: bool,
     ) -> None:
-        self._store, self._files, self._kind = store, store.engine.external_edits(), kind
-        self._scanned, self._claimed, self._repair = scanned, claimed, repair
+        self._store = store
+        self._files = store.engine.external_edits()
+        self._kind = kind
+        self._scanned = scanned
+        self._paths_by_id = paths_by_id
+        self._repair = repair
+        #: The head, if the file could be parsed.
         self._head: Head | None = None
-        self._remembered: dict[str, RecoverySource] = {}
-        self._whole: RepairedFile | None = None
+        #: The other sources of a damaged document, for `rebuild_file`.
+        self._sources: dict[str, RecoverySource] = {}
+        self._rebuilt_file: RepairedFile | None = None
 
     def _finding(
         self, kind: str, text: str, line: int = 0, column: int = 0, *, repairable: bool = False
@@ -235,7 +265,7 @@ class _DocumentExamination:
         )
 
     def findings(self) -> list[DoctorFinding]:
-        """The findings about the file; it is repaired first, if requested."""
+        """Return the findings about the file, and repair it, if requested."""
         file = self._scanned
         if not file.is_regular:
             return [self._finding("damaged", _IRREGULAR)]
@@ -244,261 +274,286 @@ class _DocumentExamination:
             return [self._finding("name", text)]
         try:
             data = self._files.read_stray(self._kind, file.id)
-            wrong = self._wrong(data, None) if data is not None else []
-            if data is None or (not wrong and self._files.is_unchanged(self._kind, file.id)):
+            if data is None:
                 return []
-            if any(finding.kind in ("damaged", "torn") for finding in wrong):
-                self._remembered = remembered(self._store, self._kind, file)
-            # Something is wrong, or a writer is at work: only the mutex can distinguish the two.
-            with self._files.hold(self._kind, file.id) as held:
-                return self._under_mutex(held)
+            findings = self._check_bytes(data, None)
+            if not findings and self._files.is_unchanged(self._kind, file.id):
+                return []
+            if any(finding.kind in ("damaged", "torn") for finding in findings):
+                self._sources = collect_sources(self._store, self._kind, file)
+            # Something is wrong, or a process writes the file: under the mutex, nobody writes it.
+            with self._files.hold(self._kind, file.id) as held_file:
+                return self._under_mutex(held_file)
         except InvalidDocument as error:
             return [DoctorFinding.of(file.id, "damaged", problem) for problem in error.problems]
         except CapsuleError as error:
             return [self._finding("damaged", error.message)]
 
-    def _under_mutex(self, held: HeldFile) -> list[DoctorFinding]:
-        held.is_unchanged()
-        got = held.read()
-        wrong = self._wrong(got[0], held) if got else []
-        if not self._repair or not any(finding.repairable for finding in wrong):
-            return wrong
-        done = self._mended(held, {finding.kind for finding in wrong})
-        got = held.read()
-        left = {
-            (finding.kind, finding.what) for finding in (self._wrong(got[0], held) if got else [])
-        }
-        return [
-            finding
-            if (finding.kind, finding.what) in left
-            else replace(finding, repaired=done or "done")
-            for finding in wrong
-        ]
+    def _under_mutex(self, held_file: HeldFile) -> list[DoctorFinding]:
+        """Return the findings about the file, and repair it, if requested."""
+        held_file.is_unchanged()
+        findings = self._check_file(held_file)
+        if not self._repair or not any(finding.repairable for finding in findings):
+            return findings
+        repair = self._repair_file(held_file, {finding.kind for finding in findings})
+        remaining = {(finding.kind, finding.what) for finding in self._check_file(held_file)}
+        reported = []
+        for finding in findings:
+            if (finding.kind, finding.what) in remaining:
+                reported.append(finding)
+            else:
+                reported.append(replace(finding, repaired=repair or "done"))
+        return reported
 
-    def _wrong(self, data: bytes, held: HeldFile | None) -> list[DoctorFinding]:
-        """The findings about these bytes; with the mutex held, also about lost messages."""
+    def _check_file(self, held_file: HeldFile) -> list[DoctorFinding]:
+        content = held_file.read()
+        return self._check_bytes(content[0], held_file) if content else []
+
+    def _check_bytes(self, data: bytes, held_file: HeldFile | None) -> list[DoctorFinding]:
+        """Return the findings about the bytes of the file.
+
+        Args:
+            data: The bytes.
+            held_file: The document, if its mutex is held. Then lost messages are found, too.
+        """
         path = self._scanned.path
         try:
             document = decode_checked(data, path, None)
         except InvalidDocument as error:
-            got = held.read() if held is not None else None
-            if held is not None and got is not None and held.repaired(*got) is not None:
+            return self._check_damaged(data, held_file, error)
+        upgraded, changes = migrations.upgrade(document, path)
+        self._head = Head.of(upgraded, path, len(data))
+        is_locked = self._lock() == "held"
+        findings = self._check_id(data, document["id"], held_file)
+        findings += self._check_oddities(data, document, is_locked=is_locked)
+        if changes or codec.encode(upgraded) != data:
+            reason = ", ".join(changes) or "layout"
+            # The next write of the lock's holder corrects the layout. Until then it stays.
+            remedy = "the next write" if is_locked else "the next write or --repair"
+            text = f"not in the canonical layout ({reason}); {remedy} corrects it"
+            findings.append(self._finding("layout", text, repairable=not is_locked))
+        if held_file is not None and not held_file.is_unchanged():
+            findings += self._check_lost_changes(upgraded, held_file)
+        return findings
+
+    def _check_damaged(
+        self, data: bytes, held_file: HeldFile | None, error: InvalidDocument
+    ) -> list[DoctorFinding]:
+        """Return the findings about an invalid file: torn by a crash, cut, or damaged."""
+        problem = error.problems[0]
+        if held_file is not None:
+            content = held_file.read()
+            if content is not None and held_file.repaired(*content) is not None:
                 text = "a crash left it torn; the next write or --repair repairs it"
                 return [self._finding("torn", text, repairable=True)]
-            if repair_torn(data) is not None:
-                text = (
-                    "it ends too early, but not because of an interrupted write; save it "
-                    "again, or let --repair cut it back"
-                )
-                at = error.problems[0]
-                return [
-                    self._finding("torn", f"{at.what}: {text}", at.line, at.column, repairable=True)
-                ]
-            if held is not None and (whole := self._rebuilt(held, data)) is not None:
-                at = error.problems[0]
-                text = f"{at.what.partition(';')[0]}; with --repair it is {whole.description}"
-                return [self._finding("damaged", text, at.line, at.column, repairable=True)]
-            return [
-                DoctorFinding.of(self._scanned.id, "damaged", problem) for problem in error.problems
-            ]
-        wrong = []
-        self._head = Head.of(migrations.upgrade(document, path)[0], path, len(data))
-        if document["id"] != self._scanned.id:
-            line, column = locations.locate(data, ("id",))
-            is_free = is_id(document["id"]) and not self._store.engine.exists(
-                self._kind, document["id"]
-            )
-            text = f"its id is {document['id']!r}: file name and id differ"
-            if not is_free:
-                text += "; give it an id that no other file has, and the name that fits"
-            wrong.append(self._finding("name", text, line, column, repairable=is_free))
-        if held is not None or document["id"] == self._scanned.id:
-            claimants = self._claimed.setdefault(document["id"], [])
-            if path not in claimants:
-                claimants.append(path)
-        is_locked = (
-            self._lock() == "held"
-        )  # The holder's next write repairs what is odd or laid out otherwise.
-        notes = [
-            DoctorFinding.of(self._scanned.id, "odd", problem)
-            for problem in validation.oddities(document, path, data)
-        ]
-        has_twins = bool(notes) and not is_locked and _with_own_ids(document) != document
-        wrong += [replace(finding, repairable=has_twins) for finding in notes]
-        as_written, changes = migrations.upgrade(document, path)
-        if changes or codec.encode(as_written) != data:
-            why = ", ".join(changes) or "layout"
+        if repair_torn(data) is not None:
             text = (
-                f"not in the canonical layout ({why}); the next write "
-                f"{'' if is_locked else 'or --repair '}corrects it"
+                f"{problem.what}: it ends too early, but not because of an interrupted write; "
+                "save it again, or let --repair cut it back"
             )
-            wrong.append(self._finding("layout", text, repairable=not is_locked))
-        if held is not None and not held.is_unchanged():
-            records = held.records()
-            outcome = reconcile(as_written, records)
-            if outcome.is_changed:
-                kind, text = (
-                    "overwritten",
-                    f"an external edit lacks acknowledged changes: {outcome.missing_in_words}",
-                )
-                is_counted = held.has_header and not held.is_interrupted
-                if not is_counted and not reconcile(as_written, records[:-1]).is_changed:
-                    kind, text = (
-                        "interrupted",
-                        f"it lacks the last write in the log, {outcome.missing_in_words}: a crash ",
-                    )
-                    text += "interrupted it before it was acknowledged"
-                    text += "" if held.is_interrupted else ", or an external edit lacks it"
-                text += "; the next read or write merges it back"
-                wrong.append(self._finding(kind, text, repairable=True))
-        return wrong
+            return [self._finding("torn", text, problem.line, problem.column, repairable=True)]
+        rebuilt = None if held_file is None else self._try_rebuild(held_file, data)
+        if rebuilt is not None:
+            text = f"{problem.what.partition(';')[0]}; with --repair it is {rebuilt.description}"
+            return [self._finding("damaged", text, problem.line, problem.column, repairable=True)]
+        return [DoctorFinding.of(self._scanned.id, "damaged", each) for each in error.problems]
+
+    def _check_id(self, data: bytes, id: str, held_file: HeldFile | None) -> list[DoctorFinding]:
+        """Return a finding if file name and id differ. Record the path of the id.
+
+        Without the mutex, a different id is not recorded yet: the file can be in the middle of a
+        write.
+        """
+        path = self._scanned.path
+        if held_file is not None or id == self._scanned.id:
+            paths = self._paths_by_id.setdefault(id, [])
+            if path not in paths:
+                paths.append(path)
+        if id == self._scanned.id:
+            return []
+        line, column = locations.locate(data, ("id",))
+        is_free = is_id(id) and not self._store.engine.exists(self._kind, id)
+        text = f"its id is {id!r}: file name and id differ"
+        if not is_free:
+            text += "; give it an id that no other file has, and the name that fits"
+        return [self._finding("name", text, line, column, repairable=is_free)]
+
+    def _check_oddities(
+        self, data: bytes, document: dict[str, Any], *, is_locked: bool
+    ) -> list[DoctorFinding]:
+        """Return findings about what is allowed but odd. Repeated message ids can be repaired."""
+        problems = validation.oddities(document, self._scanned.path, data)
+        has_twins = bool(problems) and not is_locked and _with_own_ids(document) != document
+        findings = []
+        for problem in problems:
+            finding = DoctorFinding.of(self._scanned.id, "odd", problem)
+            findings.append(replace(finding, repairable=has_twins))
+        return findings
+
+    def _check_lost_changes(
+        self, document: dict[str, Any], held_file: HeldFile
+    ) -> list[DoctorFinding]:
+        """Return a finding if an externally edited file lacks changes that are in the log."""
+        records = held_file.records()
+        outcome = reconcile(document, records)
+        if not outcome.is_changed:
+            return []
+        kind = "overwritten"
+        text = f"an external edit lacks acknowledged changes: {outcome.missing_in_words}"
+        # Without a header, or after an interrupted write, the last write was perhaps not finished.
+        is_last_certain = held_file.has_header and not held_file.is_interrupted
+        if not is_last_certain and not reconcile(document, records[:-1]).is_changed:
+            kind = "interrupted"
+            text = (
+                f"it lacks the last write in the log, {outcome.missing_in_words}: a crash "
+                "interrupted it before it was acknowledged"
+            )
+            if not held_file.is_interrupted:
+                text += ", or an external edit lacks it"
+        text += "; the next read or write merges it back"
+        return [self._finding(kind, text, repairable=True)]
 
     def _lock(self) -> str:
-        """The state of the file's lock; empty: it has none."""
+        """Return the state of the file's lock. Empty: it has none."""
         state = self._store.locks.state(self._head) if self._head else None
         return state.state if state else ""
 
-    def lock(self) -> Iterator[DoctorFinding]:
-        """A finding about an orphaned lock. Call it after `findings`, without the mutex."""
-        if self._head is None or self._head.lock is None or self._lock() != "orphaned":
+    def orphaned_lock(self) -> Iterator[DoctorFinding]:
+        """Yield a finding about an orphaned lock. Call it after `findings`, without the mutex."""
+        head = self._head
+        if head is None or head.lock is None or self._lock() != "orphaned":
             return
-        text = (
-            f"locked by {describe(self._head.lock)}, whose program has ended; the next write "
-            "takes it over"
-        )
+        text = f"locked by {describe(head.lock)}, whose program has ended; the next write takes it over"
         finding = self._finding("lock", text, repairable=True)
-        if (
-            self._repair
-            and self._head.id == self._scanned.id
-            and self._store.locks.release(self._scanned.id)
-        ):
+        id = self._scanned.id
+        if self._repair and head.id == id and self._store.locks.release(id):
             finding = replace(finding, repaired="unlocked")
         yield finding
 
-    def source(self) -> Iterator[DoctorFinding]:
-        """A finding about a summary whose source has moved on. Call it after `findings`."""
+    def stale_summary(self) -> Iterator[DoctorFinding]:
+        """Yield a finding about a summary whose source changed since. Call it after `findings`."""
         head = self._head
         if head is None or not head.is_summary or not head.source_conversation_id:
             return
-        both = [self._document(id) for id in (self._scanned.id, head.source_conversation_id)]
-        if both[0] is not None and both[1] is not None:
-            standing = standing_of(both[0], both[1])
-            if standing.state in ("behind", "elsewhere"):
-                yield self._finding(
-                    "behind", f"a summary of {head.source_conversation_id}; {standing}"
-                )
+        summary = self._document(self._scanned.id)
+        source = self._document(head.source_conversation_id)
+        if summary is None or source is None:
+            return
+        standing = standing_of(summary, source)
+        if standing.state in ("behind", "elsewhere"):
+            text = f"a summary of {head.source_conversation_id}; {standing}"
+            yield self._finding("behind", text)
 
     def _document(self, id: str) -> dict[str, Any] | None:
-        """A conversation as it is in its file, which is not settled; None: it can't be read."""
+        """Return a conversation from its file, without reconciling it. None: it can't be read."""
+        name = self._store.engine.name(CONVERSATIONS, id)
         try:
             data = self._files.read_stray(CONVERSATIONS, id)
-            return (
-                None
-                if data is None
-                else migrations.upgrade(
-                    decode_checked(data, self._store.engine.name(CONVERSATIONS, id), id)
-                )[0]
-            )
+            if data is None:
+                return None
+            document, _ = migrations.upgrade(decode_checked(data, name, id))
         except CapsuleError:
             return None
+        return document
 
-    def _mended(self, held: HeldFile, kinds: set[str]) -> str:
-        """Repair what can be repaired of these kinds; the repair in words."""
+    def _repair_file(self, held_file: HeldFile, kinds: set[str]) -> str:
+        """Repair what can be repaired of these kinds of findings. Return the repair in words."""
         if "name" in kinds:
-            return self._renamed(held)
-        held.reconcile_external_edit(lambda data: self._rebuilt(held, data))
-        got = held.read()
-        if got is None:
+            return self._rename_to_id(held_file)
+        held_file.reconcile_external_edit(lambda data: self._try_rebuild(held_file, data))
+        content = held_file.read()
+        if content is None:
             return ""
-        data, signature = got
-        document = decode_checked(data, held.path, held.id)
+        data, signature = content
+        document = decode_checked(data, held_file.path, held_file.id)
         if "odd" in kinds:
             document = _with_own_ids(document)
-        document, changes = migrations.upgrade(document, held.path)
-        written = codec.encode(canonical.in_order(document))
-        if written != data:
-            kept = held.quarantine(data, "repair") if "odd" in kinds else ""
-            held.put(signature, written, [])
-            said = ", ".join(changes) or "brought into the canonical layout"
-            return f"{said}; the original is kept as {kept}" if kept else said
+        upgraded, changes = migrations.upgrade(document, held_file.path)
+        encoded = codec.encode(canonical.in_order(upgraded))
+        if encoded != data:
+            description = ", ".join(changes) or "brought into the canonical layout"
+            if "odd" in kinds:
+                quarantine_path = held_file.quarantine(data, "repair")
+                description += f"; the original is kept as {quarantine_path}"
+            held_file.put(signature, encoded, [])
+            return description
         if kinds & {"overwritten", "interrupted"}:
             return "merged back"
-        return f"{self._whole.description if self._whole else 'cut back'}; the original is in the quarantine"
+        description = self._rebuilt_file.description if self._rebuilt_file else "cut back"
+        return f"{description}; the original is in the quarantine"
 
-    def _rebuilt(self, held: HeldFile, data: bytes) -> RepairedFile | None:
-        """The file rebuilt; None: it can't be, or need not be."""
-        self._whole = rebuilt(held, data, self._remembered) if self._remembered else None
-        return self._whole
+    def _try_rebuild(self, held_file: HeldFile, data: bytes) -> RepairedFile | None:
+        """Rebuild the file. None: it can't be rebuilt, or need not be."""
+        self._rebuilt_file = None
+        if self._sources:
+            self._rebuilt_file = rebuild_file(held_file, data, self._sources)
+        return self._rebuilt_file
 
-    def _renamed(self, held: HeldFile) -> str:
-        """Rename a file to its id, if that name is free."""
-        got = held.read()
-        if got is None:
+    def _rename_to_id(self, held_file: HeldFile) -> str:
+        """Rename a file to its id, if that name is free. Return the repair in words."""
+        content = held_file.read()
+        if content is None:
             return ""
-        document = decode_checked(got[0], held.path, None)
+        document = decode_checked(content[0], held_file.path, None)
         id = document["id"]
         if not is_id(id) or self._store.engine.exists(self._kind, id):
             return ""
-        as_written, _ = migrations.upgrade(document, held.path)
-        written = codec.encode(as_written)
+        upgraded, _ = migrations.upgrade(document, held_file.path)
         with self._files.hold(self._kind, id) as target:
-            target.put(None, written, [])
-        held.delete()
-        return (
-            f"is {self._store.engine.name(self._kind, id)} now; the misnamed file is in the trash"
-        )
+            target.put(None, codec.encode(upgraded), [])
+        held_file.delete()
+        name = self._store.engine.name(self._kind, id)
+        return f"is {name} now; the misnamed file is in the trash"
 
 
 def _in_database(
     store: CoreStore, rows: DatabaseEngine, kinds: Iterable[str], progress: Progress | None
 ) -> Iterator[DoctorFinding]:
-    """The findings about a store in a database. What a person can do is to restore a backup."""
+    """Yield the findings about a store in a database. Only a backup can repair them."""
     yield DoctorFinding("", str(store.root), 0, 0, "durability", rows.durability())
-    there = [(kind, id) for kind in kinds for id in store.engine.ids(kind)]
-    for done, (kind, id) in enumerate(there, 1):
+    documents = [(kind, id) for kind in kinds for id in store.engine.ids(kind)]
+    for count, (kind, id) in enumerate(documents, 1):
         yield from _caught(id, store.engine.name(kind, id), partial(_row, store, kind, id))
         if progress:
-            progress(done, len(there))
+            progress(count, len(documents))
     for kind, id, flaw in rows.flaws():
-        yield DoctorFinding(
-            id,
-            store.engine.name(kind, id) if kind else str(store.root),
-            0,
-            0,
-            "damaged",
-            f"{flaw}; restore it from a backup",
-        )
+        name = store.engine.name(kind, id) if kind else str(store.root)
+        yield DoctorFinding(id, name, 0, 0, "damaged", f"{flaw}; restore it from a backup")
 
 
 def _row(store: CoreStore, kind: str, id: str) -> Iterator[DoctorFinding]:
+    """Yield the findings about a document in a database."""
     name = store.engine.name(kind, id)
     try:
         data = store.engine.read(kind, id)
-        KINDS[kind].read(data, name) if kind in KINDS else decode_checked(data, name, id)
+        if kind in KINDS:
+            KINDS[kind].read(data, name)
+        else:
+            decode_checked(data, name, id)
     except NotFound:
-        pass  # It was deleted meanwhile.
+        pass  # It was deleted in between.
     except InvalidDocument as error:
         yield from (DoctorFinding.of(id, "damaged", problem) for problem in error.problems)
 
 
 def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
-    """The document without the second and every further use of a message id, so that a new id is
-    made.
-    """
-    seen: set[Any] = set()
+    """Return the document without the repeated uses of a message id, so that new ids are made."""
+    used_ids: set[Any] = set()
     history = []
     for message in document["history"]:
         id = message.get("id")
-        if id is not None and id in seen:
-            message = {key: value for key, value in message.items() if key != "id"}
-        seen.add(id)
-        history.append(message)
+        if id is not None and id in used_ids:
+            history.append({key: value for key, value in message.items() if key != "id"})
+        else:
+            history.append(message)
+        used_ids.add(id)
     return document | {"history": history}
 
 
 def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[DoctorFinding]:
-    """The findings about a document without a history. The store replaces it whole, so no write in
-    progress is one.
+    """Yield the findings about a document without entries.
+
+    The store replaces its file, so a write in progress is no finding.
     """
     if not file.is_regular:
         yield DoctorFinding(file.id, file.path, 0, 0, "damaged", _IRREGULAR)
@@ -514,6 +569,5 @@ def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[DoctorFi
             f"its id is {document['id']!r}: file name and id differ; rename the file, or "
             "correct the id"
         )
-        yield DoctorFinding(
-            file.id, file.path, *locations.locate(data or b"", ("id",)), "name", text
-        )
+        line, column = locations.locate(data or b"", ("id",))
+        yield DoctorFinding(file.id, file.path, line, column, "name", text)

@@ -162,7 +162,7 @@ class Admission:
     def _mac(self, data: bytes) -> str:
         # Read anew, as another server of this store may have ended all cookies. Where nothing can
         # be written there is no file, and the key is this server's.
-        key = self._machine.kept_key(_KEY) or self._first_key
+        key = self._machine.existing_key(_KEY) or self._first_key
         return hmac.new(key, self.cookie.encode() + b"." + data, sha256).hexdigest()
 
 

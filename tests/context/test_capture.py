@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.context import drift
 from capsule.context.capture import Capture
-from capsule.context.files import FileSelection, within
-from capsule.context.markdown import take_apart
+from capsule.context.files import FileSelection, drop_largest
+from capsule.context.markdown import parse_sections
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
@@ -26,7 +26,7 @@ from tests.context.projects import captured, context_of, lay_out
 
 
 def reasons(made: Capture) -> dict[str, str]:
-    return {one.path: one.why for one in made.left_out}
+    return {one.path: one.reason for one in made.left_out}
 
 
 def test_a_captured_context_has_the_fields_of_the_format(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_captured_context_has_the_fields_of_the_format(tmp_path: Path) -> None
         (path, len(files[path]), hashlib.sha256(files[path]).hexdigest()) for path in sorted(files)
     ]
     assert about["selection"] == FileSelection().as_json()
-    parts = take_apart(text)
+    parts = parse_sections(text)
     assert parts is not None and {part.path: part.data for part in parts} == files
     assert made.document().decode() == text
     assert (
@@ -117,7 +117,7 @@ def test_the_largest_files_are_left_out_above_the_total_limit(tmp_path: Path) ->
     (tmp_path / "link").symlink_to("000.py")
     limits: dict[str, object] = {"file_bytes": 190_000, "total_bytes": 900_000}
     made = captured(tmp_path, **limits)
-    expected, too_much = within([*sorted(sizes.items()), ("000.bin", 150_000)], 900_000)
+    expected, too_much = drop_largest([*sorted(sizes.items()), ("000.bin", 150_000)], 900_000)
     assert [file.path for file in made.files] == sorted(path for path, _ in expected)
     assert made.beyond == sorted(one.path for one in too_much) and len(made.beyond) > 50
     assert {one.path for one in made.left_out} == {*made.beyond, "large.txt"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capsule.context.markdown import ContextSection, block_around, heading, take_apart
+from capsule.context.markdown import ContextSection, block_around, heading, parse_sections
 
 #: Texts similar to the document's own headings and fences.
 _PIECES = [
@@ -49,7 +49,7 @@ def compose(name: str, parts: list[ContextSection], tokens: int) -> bytes:
 )
 def test_the_parts_of_a_document_can_be_read_back(name: str, parts: list[ContextSection]) -> None:
     document = compose(name, parts, 7)
-    assert take_apart(document.decode()) == parts
+    assert parse_sections(document.decode()) == parts
     assert compose(name, parts, 7) == document
 
 
@@ -80,6 +80,6 @@ def test_a_document_looks_as_in_the_docstring() -> None:
 @given(PARTS, st.integers(0, 200), TEXTS)
 def test_an_edited_document_does_not_crash(parts: list[ContextSection], at: int, text: str) -> None:
     document = compose("p", parts, 0).decode()
-    found = take_apart(document[:at] + text + document[at:])
+    found = parse_sections(document[:at] + text + document[at:])
     assert found is None or all(isinstance(part.data, bytes) for part in found)
-    assert take_apart(document[:at]) is None or at >= len("# Context: p\n\n")
+    assert parse_sections(document[:at]) is None or at >= len("# Context: p\n\n")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.files import FileSelection, ProjectFiles, candidates, within
+from capsule.context.files import FileSelection, ProjectFiles, candidates, drop_largest
 from capsule.errors import InvalidInput, NotFound
 
 NAMES = st.sampled_from(
@@ -174,7 +174,7 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_with_the_reason(tmp_path: Pa
         pytest.skip("this file system takes no such name")
     found = candidates(ProjectFiles(str(tmp_path)), FileSelection())
     assert [path for path, _ in found.files] == ["a"]
-    assert [one.why for one in found.left_out] == ["its name is not valid UTF-8"]
+    assert [one.reason for one in found.left_out] == ["its name is not valid UTF-8"]
 
 
 def test_the_directories_of_a_store_are_left_out(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_large_files_are_left_out_and_above_the_total_limit_the_largest_first(
     found = candidates(ProjectFiles(str(tmp_path)), FileSelection(file_bytes=100))
     assert found.files == [("a", 10), ("b", 50), ("d", 40)]
     assert [one.path for one in found.left_out] == ["c"]
-    kept, too_much = within(found.files, 60)
+    kept, too_much = drop_largest(found.files, 60)
     assert kept == [("a", 10), ("d", 40)] and [one.path for one in too_much] == ["b"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.capture import CapturedFile, judge
+from capsule.context.capture import CapturedFile, read_candidate
 from capsule.context.files import ExcludedFile, FileSelection, ProjectFiles
 from capsule.context.markdown import block_around
 from capsule.format.text.tokens import estimate
@@ -28,7 +28,7 @@ CONTENTS = st.one_of(
 def test_texts_alone_are_taken_and_unchanged(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as root:
         Path(root, "f.py").write_bytes(data)
-        judged = judge(ProjectFiles(root), "f.py", FileSelection(file_bytes=59_000))
+        judged = read_candidate(ProjectFiles(root), "f.py", FileSelection(file_bytes=59_000))
     if is_text(data) and len(data) <= 59_000:
         expected = (hashlib.sha256(data).hexdigest(), estimate(data), *block_around("f.py", data))
         assert judged == CapturedFile("f.py", data, *expected)
@@ -60,7 +60,8 @@ def test_paths_that_are_no_file_are_skipped_and_large_files_are_reported(tmp_pat
         "real/gone/c.txt",
     ]
     judged = [
-        judge(ProjectFiles(str(tmp_path)), name, FileSelection(file_bytes=10)) for name in names
+        read_candidate(ProjectFiles(str(tmp_path)), name, FileSelection(file_bytes=10))
+        for name in names
     ]
     assert [one.path for one in judged if isinstance(one, CapturedFile)] == ["a.txt", "real/b.txt"]
     assert [one for one in judged if isinstance(one, ExcludedFile)] == [

@@ -104,7 +104,7 @@ def capture(
             {"path": file.path, "bytes": len(file.data), "tokens": file.tokens}
             for file in captured.files
         ],
-        "leftOut": [{"path": _utf8(file.path), "why": file.why} for file in captured.left_out],
+        "leftOut": [{"path": _utf8(file.path), "why": file.reason} for file in captured.left_out],
         "secrets": [
             {"path": secret.path, "line": secret.line, "kind": secret.kind}
             for secret in captured.findings
@@ -145,7 +145,7 @@ def _print_omitted(captured: Capture, *, planned: bool) -> None:
         for finding in captured.findings:
             print_notice(f"possible secret: {one_line(str(finding))}")
     for left_out in captured.left_out[:_MAX_LINES]:
-        print_notice(f"left out: {one_line(_utf8(left_out.path))}: {one_line(left_out.why)}")
+        print_notice(f"left out: {one_line(_utf8(left_out.path))}: {one_line(left_out.reason)}")
     if len(captured.left_out) > _MAX_LINES:
         print_notice(f"left out: {len(captured.left_out) - _MAX_LINES} more; --json lists them all")
 
