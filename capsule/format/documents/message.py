@@ -74,14 +74,18 @@ def check_message(message: Any) -> dict[str, Any]:
             checked[key] = value
         elif value is not None or key == "parent" or not _FIELDS[key].null:
             checked[key] = _checked_value(key, value)
+    _check_required(checked)
+    if is_in_order(tuple(checked)):
+        return checked
+    return order_message(checked)
+
+
+def _check_required(checked: dict[str, Any]) -> None:
     for key in ("role", "content"):
         if key not in checked:
             raise InvalidInput(
                 f"message.{key}: is missing; a message has at least a role and a content"
             )
-    if is_in_order(tuple(checked)):
-        return checked
-    return order_message(checked)
 
 
 def _file_name(name: Any) -> str:
@@ -135,6 +139,11 @@ def _checked_value(key: str, value: Any) -> Any:
         raise InvalidInput(f"message.{key}: {reason}")
     if not isinstance(value, str):
         return value
+    return _checked_text(key, value)
+
+
+def _checked_text(key: str, value: str) -> str:
+    """Return a text that has the right type, if it may be the value of this field."""
     if key in _IDS and not value:
         raise InvalidInput(f"message.{key}: is empty; leave it out")
     if key == "from" and not is_id(value):

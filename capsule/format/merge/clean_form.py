@@ -133,13 +133,19 @@ class _RemainingChecks(NamedTuple):
     other_fields: tuple[Field, ...]
 
 
+def _needed_names(part: str) -> set[str]:
+    """Return the fields that a clean object of this part has."""
+    names = {field.name for field in PARTS[part] if field.required}
+    names.update(_FILLED_IN.get(part, ()))
+    return names
+
+
 @lru_cache(maxsize=256)
 def _remaining_checks(
     part: str, keys: tuple[str, ...], types: tuple[type, ...]
 ) -> _RemainingChecks | None:
     """Return the checks of objects with these keys and types. None: none of them is clean."""
-    required = {field.name for field in PARTS[part] if field.required}
-    required.update(_FILLED_IN.get(part, ()))
+    required = _needed_names(part)
     types_by_key = dict(zip(keys, types, strict=True))
     if not required.issubset(keys) or not is_in_order(keys, part):
         return None

@@ -84,14 +84,14 @@ def merge_order(
         key: Returns the time of a message, then its id.
         parents: The parent of each message. Only contradictory orders need them.
     """
-    pairs = zip(ours, theirs, strict=False)
-    common_count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    result = [*ours[:common_count]]  # Most histories begin alike.
+    common_count = _common_prefix_length(ours, theirs)  # Most histories begin alike.
+    result = [*ours[:common_count]]
     placed_ids = set(result)
-    base = [id for id in base if id not in placed_ids]
-    ours, theirs = _align_sides(base, ours[common_count:], theirs[common_count:])
-    our_ids = set(ours)
-    their_ids = set(theirs)
+    our_rest, their_rest = _align_sides(
+        [id for id in base if id not in placed_ids], ours[common_count:], theirs[common_count:]
+    )
+    our_ids = set(our_rest)
+    their_ids = set(their_rest)
     all_ids = our_ids | their_ids
 
     def contradiction_rank(id: str) -> tuple[bool, Key]:
@@ -100,9 +100,9 @@ def merge_order(
         return parent in all_ids and parent not in placed_ids, key(id)
 
     i = j = 0
-    while i < len(ours) and j < len(theirs):
-        our_id = ours[i]
-        their_id = theirs[j]
+    while i < len(our_rest) and j < len(their_rest):
+        our_id = our_rest[i]
+        their_id = their_rest[j]
         if our_id in placed_ids:
             i += 1
             continue
@@ -123,7 +123,12 @@ def merge_order(
             next_id = their_id
         result.append(next_id)
         placed_ids.add(next_id)
-    return result + [id for id in (*ours[i:], *theirs[j:]) if id not in placed_ids]
+    return result + [id for id in (*our_rest[i:], *their_rest[j:]) if id not in placed_ids]
+
+
+def _common_prefix_length(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    pairs = zip(ours, theirs, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _align_sides(
@@ -131,19 +136,23 @@ def _align_sides(
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Return both orders. If one side alone moved messages, the other one gets its order."""
     shared_ids = set(ours) & set(theirs)
-    our_shared = [id for id in ours if id in shared_ids]
-    their_shared = [id for id in theirs if id in shared_ids]
+    our_shared = _only(ours, shared_ids)
+    their_shared = _only(theirs, shared_ids)
     if our_shared == their_shared:
         return ours, theirs
     base_ids = set(base)
-    base_shared = [id for id in base if id in shared_ids]
-    is_our_order_old = [id for id in our_shared if id in base_ids] == base_shared
-    is_their_order_old = [id for id in their_shared if id in base_ids] == base_shared
+    base_shared = _only(base, shared_ids)
+    is_our_order_old = _only(our_shared, base_ids) == base_shared
+    is_their_order_old = _only(their_shared, base_ids) == base_shared
     if is_our_order_old and not is_their_order_old:
         return insert_missing(their_shared, ours), theirs
     if is_their_order_old and not is_our_order_old:
         return ours, insert_missing(our_shared, theirs)
     return ours, theirs
+
+
+def _only(ids: Sequence[str], allowed: Container[str]) -> list[str]:
+    return [id for id in ids if id in allowed]
 
 
 def insert_missing(order: Sequence[str], side: Sequence[str]) -> list[str]:

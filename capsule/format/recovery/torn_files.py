@@ -117,13 +117,10 @@ def complete_splice(data: bytes, splice: LoggedSplice, *, accept_prefix: bool) -
     match = _UPDATED_AT.search(head)
     if match is None:
         return None
-    new_time = splice.updated_at.encode()
+    new_head = _head_with_time(head, match, splice.updated_at.encode())
+    if new_head is None or not _head_parses(new_head[: history.start()]):
+        return None
     is_time_torn = not _is_time(match[1])
-    if is_time_torn and not _is_mixed_time(match, new_time):
-        return None
-    new_head = head[: match.start(1)] + new_time + head[match.end(1) :]
-    if not _head_parses(new_head[: history.start()]):
-        return None
     ends = _entry_ends(data, history.end())
     # The old entries end where the splice begins. Some of its entries may be complete already.
     for base_end in ends[: -len(splice.entries) - 2 : -1]:
@@ -142,6 +139,13 @@ def complete_splice(data: bytes, splice: LoggedSplice, *, accept_prefix: bool) -
         if is_time_torn or not is_mere_prefix or accept_prefix:
             return new_head + old_entries + new_tail
     return None
+
+
+def _head_with_time(head: bytes, match: re.Match[bytes], new_time: bytes) -> bytes | None:
+    """Return a head with another `updatedAt`. None: its own is torn, and not by that one."""
+    if not _is_time(match[1]) and not _is_mixed_time(match, new_time):
+        return None
+    return head[: match.start(1)] + new_time + head[match.end(1) :]
 
 
 def _is_mixed_time(match: re.Match[bytes], new_time: bytes) -> bool:
