@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+import orjson
+
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
 from capsule.format.documents.creation import CURRENT
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 KIND_OF_COMMANDS = "commands"
 REGISTRY = DocumentKind("sessions", "registry", "registry", is_id, check_id)
 _ID = "registry"
+#: The fields of a wiring that other programs wrote in place of `engage`, `pattern` and `senders`.
+_FOREIGN_FIELDS = frozenset({"trigger_rules", "response_scope"})
+#: The pattern that each message with a text matches.
+_ANY_TEXT = "."
 T = TypeVar("T")
 #: The session whose file records why messages came to no session. It has no record and no worker.
 UNSERVED = "unserved"
@@ -429,7 +435,10 @@ def _parse_items(
 ) -> dict[str, RegistryItem]:
     """Return the items of a section by their keys."""
     items = {}
-    for entry_key, entry in entries.items():
+    for entry_key, stored_entry in entries.items():
+        entry = stored_entry
+        if item_class is Wiring:
+            entry = _with_current_fields(stored_entry)
         values: dict[str, Any] = {}
         for name, json_key in _fields_and_keys(item_class):
             if json_key in entry:
@@ -463,12 +472,42 @@ def _new_entries(
 
 def _entry_of(item: RegistryItem, old_entry: Mapping[str, Any]) -> Document:
     """Return the entry of an item, with the fields of `old_entry` that this program does not know."""
-    entry = dict(old_entry)
+    entry = {name: value for name, value in old_entry.items() if name not in _FOREIGN_FIELDS}
     item_class: Any = type(item)
     for name, json_key in _fields_and_keys(item_class):
         value = getattr(item, name)
         entry[json_key] = list(value) if isinstance(value, tuple) else value
     return entry
+
+
+def _with_current_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a wiring with the fields of this format for those of other programs.
+
+    `trigger_rules` is an object, or its JSON, with `pattern` and `requiresTrigger`.
+    `response_scope` is `all`, `triggered` or `allowlisted`. A field of this format counts more.
+    """
+    if not entry.keys() & _FOREIGN_FIELDS:
+        return entry
+    rules = entry.get("trigger_rules")
+    if isinstance(rules, str):
+        try:
+            rules = orjson.loads(rules)
+        except orjson.JSONDecodeError:
+            rules = {}
+    if not isinstance(rules, dict):
+        rules = {}
+    scope = entry.get("response_scope")
+    pattern = rules.get("pattern")
+    if not isinstance(pattern, str):
+        pattern = ""
+    if not pattern and (rules.get("requiresTrigger") is False or scope == "all"):
+        pattern = _ANY_TEXT
+    fields_of_rules = {
+        "engage": "pattern" if pattern else "mention",
+        "pattern": pattern,
+        "senders": "known" if scope == "allowlisted" else "all",
+    }
+    return {**fields_of_rules, **entry}
 
 
 def _check_item(item: RegistryItem) -> None:

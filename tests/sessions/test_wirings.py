@@ -1,4 +1,4 @@
-"""Wirings: which agents a message wakes, where it goes, and what older words mean today."""
+"""Wirings: which agents a message wakes, where it goes, and the fields of other programs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from capsule.engines.interface import edit_document
+from capsule.engines.memory.engine import MemoryEngine
+from capsule.format.json import codec
 from capsule.sessions.adapters.interface import ReceivedMessage
-from capsule.sessions.registry import AgentSetup, RegistryState, Wiring
+from capsule.sessions.registry import AgentSetup, Registry, RegistryState, Wiring
 from capsule.sessions.rules.wirings import RoutingDecision, route
 
 HELLO = ReceivedMessage(
@@ -123,3 +126,43 @@ def test_a_setting_of_the_agent_limits_the_hops() -> None:
         decided(replace(HELLO, mentions=NAMED, hops=2), settings={"maxHops": 1})[0].outcome
         == "ignored"
     )
+
+
+@pytest.mark.parametrize(
+    ("foreign_fields", "engage", "pattern", "senders"),
+    [
+        ({"trigger_rules": {"pattern": "^!"}}, "pattern", "^!", "all"),
+        ({"trigger_rules": '{"pattern": "^!"}', "response_scope": "all"}, "pattern", "^!", "all"),
+        ({"trigger_rules": {"requiresTrigger": False}}, "pattern", ".", "all"),
+        ({"response_scope": "all"}, "pattern", ".", "all"),
+        ({"response_scope": "triggered"}, "mention", "", "all"),
+        ({"response_scope": "allowlisted"}, "mention", "", "known"),
+        ({"trigger_rules": "no JSON"}, "mention", "", "all"),
+    ],
+)
+def test_fields_of_other_programs_are_read_and_replaced_at_the_next_change(
+    foreign_fields: dict[str, Any], engage: str, pattern: str, senders: str
+) -> None:
+    engine = MemoryEngine()
+    entry = {"channel": "c", "place": "p", "agent": "anna", **foreign_fields}
+    edit_document(
+        engine,
+        "sessions",
+        "registry",
+        lambda _: codec.encode({"id": "registry", "wirings": {"x": entry}}),
+    )
+    registry = Registry(engine)
+    found = registry.read().wirings["c/p/anna"]
+    assert (found.engage, found.pattern, found.senders, found.ignored) == (
+        engage,
+        pattern,
+        senders,
+        "drop",
+    )
+    registry.edit(lambda state: state.put(replace(found, engage="mention-sticky")))
+    written = engine.document("sessions", "registry")["wirings"]
+    assert written.keys() == {"c/p/anna"} and not written["c/p/anna"].keys() & {
+        "trigger_rules",
+        "response_scope",
+    }
+    assert registry.read().wirings["c/p/anna"].engage == "mention-sticky"
