@@ -43,9 +43,9 @@ def test_settings_that_are_not_valid_are_refused_with_their_line_and_change_noth
 ) -> None:
     with Store.open(place) as store:
         for toml, said in (
-            ("a = \n", "is no TOML"),
+            ("a = \n", "is not valid TOML"),
             ('\n[lock]\nttl = "soon"\n', "3"),
-            (b"\xff", "is no TOML"),
+            (b"\xff", "is not valid TOML"),
         ):
             with pytest.raises(InvalidDocument, match=said):
                 store.set_settings(toml)

@@ -147,7 +147,7 @@ def test_the_page_says_what_an_agent_may_do_and_why_not(as_: Callable[..., Door]
     owner = as_(None)
     assert "Yes: anna may" in said(owner, "anna", action="append", conversation="plans")
     assert "No: anna is not a member" in said(owner, "anna", action="append", conversation="board")
-    assert "not told that it exists" in said(
+    assert "can't see that it exists" in said(
         owner, "anna", action="read", conversation="canary-of-few"
     )
     assert "Yes: anna may" in said(owner, "anna", action="message", other="bob")
