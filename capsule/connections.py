@@ -1,10 +1,12 @@
-"""The connections of an HTTP server that strangers can reach: how many at once, and how long a
-request may take.
+"""Limits for an HTTP server that strangers can reach: the number of connections, and the time of a
+request.
 
-What must stay true: a stranger keeps nobody out, neither by opening many connections nor by sending
-half of a request. A connection counts as a stranger's until the server calls `trust`; when there
-are too many strangers, the oldest one's connection is closed. Over TLS this begins after the
-handshake.
+A connection counts as a stranger's until the server calls `trust`, because its request proved who
+sends it. If strangers have too many connections, the oldest of them is closed. Over TLS a
+connection counts from the end of the handshake.
+
+What must stay true: a stranger can't keep others out, neither with many connections nor with half
+of a request.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-#: Seconds in which the head of a request must come, and then its body, if it is a stranger's.
+#: The seconds in which the head of a request must arrive.
 _HEAD_S = 10.0
+#: The seconds in which the body of a stranger's request must arrive.
 _BODY_S = 30.0
 
 
@@ -30,19 +33,22 @@ class Connections:
     """The connections of one server.
 
     Args:
-        most: Connections at once, of whomever. Requests beyond are answered with 503.
-        strangers: Connections of strangers at once.
-        of_one: Of these, those of one address. It is more than clients open at once, as each begins
-            as a stranger.
+        limit: The number of all connections at once. Further requests get the status 503.
+        stranger_limit: The number of connections of strangers at once.
+        address_limit: The number of connections of strangers from one address. It must be greater
+            than the number that one client opens at once, because each begins as a stranger's.
     """
 
-    def __init__(self, most: int, strangers: int, of_one: int) -> None:
-        self._most, self._most_strangers, self._most_of_one = most, strangers, of_one
+    def __init__(self, limit: int, stranger_limit: int, address_limit: int) -> None:
+        self._limit = limit
+        self._stranger_limit = stranger_limit
+        self._address_limit = address_limit
+        #: The connections of strangers by address and port, the oldest first.
         self._strangers: dict[tuple[Any, ...], asyncio.Transport] = {}
 
     def options(self) -> dict[str, Any]:
-        """Return the options of uvicorn with which a server keeps these limits."""
-        return {"http": partial(_Connection, self), "limit_concurrency": self._most}
+        """Return the options with which uvicorn keeps these limits."""
+        return {"http": partial(_Connection, self), "limit_concurrency": self._limit}
 
     def trust(self, client: Sequence[Any] | None) -> None:
         """Stop counting a connection as a stranger's.
@@ -54,69 +60,73 @@ class Connections:
 
     def add(self, client: Sequence[Any] | None, transport: asyncio.Transport) -> None:
         """Count a new connection, and close the oldest one of a stranger if there are too many."""
-        address = tuple(client or ())  # The kernel does not name a client that is gone again.
+        # The system reports no address of a client that has already closed the connection.
+        address = tuple(client or ())
         self._strangers[address] = transport
-        of_one = [each for each in self._strangers if each[:1] == address[:1]]
-        if len(of_one) > self._most_of_one:
-            self._strangers.pop(of_one[0]).abort()
-        elif len(self._strangers) > self._most_strangers:
-            self._strangers.pop(next(iter(self._strangers))).abort()
+        same_host = [stranger for stranger in self._strangers if stranger[:1] == address[:1]]
+        if len(same_host) > self._address_limit:
+            self._strangers.pop(same_host[0]).abort()
+        elif len(self._strangers) > self._stranger_limit:
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).abort()
 
 
 class _Connection(H11Protocol):
-    """One connection. uvicorn itself does not limit the time in which the head of a
-    request comes.
+    """One connection. uvicorn itself does not limit the time in which the head of a request must
+    arrive.
     """
 
     def __init__(self, connections: Connections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._of = connections
-        self._is_limited = False
+        self._connections = connections
+        #: Whether a timer for the head of the next request runs.
+        self._has_timer = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._of.add(self.client, transport)
-        self._limit_head()
+        self._connections.add(self.client, transport)
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        # What comes after an answer is the beginning of the next request, or the rest of one that
-        # was refused.
-        if self.cycle is not None and self.cycle.response_complete and not self._is_limited:
-            self._limit_head()
+        # Data after a response is the beginning of the next request, or the rest of a refused one.
+        if self.cycle is not None and self.cycle.response_complete and not self._has_timer:
+            self._start_timer()
 
-    def _limit_head(self) -> None:
-        self._is_limited = True
-        self.loop.call_later(_HEAD_S, self._end_without_head, self.cycle)
+    def _start_timer(self) -> None:
+        self._has_timer = True
+        self.loop.call_later(_HEAD_S, self._abort_without_head, self.cycle)
 
-    def _end_without_head(self, last_request: object) -> None:
-        self._is_limited = False
+    def _abort_without_head(self, last_request: object) -> None:
+        """Close the connection if no request began since the timer started."""
+        self._has_timer = False
         if self.cycle is last_request:
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._of.trust(self.client)
+        self._connections.trust(self.client)
         super().connection_lost(exc)
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def read_body(request: Request, max_bytes: int) -> bytes:
     """Read the body of a stranger's request.
 
     Args:
-        request: The request. Its answer must close the connection, as bytes may be left in it.
-        most: Bytes that the body may have.
+        request: The request. Its response must close the connection, because the rest of the body
+            may still be in it.
+        max_bytes: The size that the body may have.
 
     Raises:
-        ValueError: It has more.
-        TimeoutError: It did not come in time, or the client went away.
+        ValueError: It is larger.
+        TimeoutError: It did not arrive in time, or the client closed the connection.
     """
     body = b""
     try:
         async with asyncio.timeout(_BODY_S):
             async for piece in request.stream():
                 body += piece
-                if len(body) > most:
-                    raise ValueError(f"the body has more than {most} bytes")
+                if len(body) > max_bytes:
+                    raise ValueError(f"the body has more than {max_bytes} bytes")
     except ClientDisconnect:
         raise TimeoutError("the client went away") from None
     return body

@@ -1,4 +1,4 @@
-"""Every error Capsule raises on purpose, and the exit code of each.
+"""Every error that Capsule raises on purpose, and the exit code of each.
 
     CapsuleError                 root; never raised itself
     +-- StorageFailed      1     the system refused a read or a write (disk full, I/O error)
@@ -12,8 +12,8 @@
     +-- GitFailed          9     git failed, or a person has to decide
 
 What must stay true: each class below the root has its own exit code, has fields for programs, and
-can be pickled. Its message says which operation failed, and on which id or path. The next step is
-data, a `Remedy`: each door words it as a command or as a tool call.
+can be pickled. Its message names the operation that failed, and the id or path. The next step is
+data, a `Remedy`. Each door writes it as a command or as a tool call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-#: The next step after an error. Both doors word each of them.
+#: The next step after an error. The command line and the MCP server have words for each.
 Action = Literal[
     "list",  # List the conversations.
     "show",  # Read the conversation again.
@@ -45,12 +45,16 @@ Action = Literal[
 ]
 
 
+#: The message of `InvalidDocument` lists at most this many problems.
+_MAX_LISTED = 10
+
+
 class Remedy(NamedTuple):
     """The next step after an error.
 
     Attributes:
         action: The step.
-        on: The conversation's id, or the directory, that it applies to; empty: none.
+        on: The conversation's id, or the directory, that it applies to. Empty: none.
     """
 
     action: Action
@@ -58,16 +62,16 @@ class Remedy(NamedTuple):
 
 
 class CapsuleError(Exception):
-    """The root of all errors Capsule raises on purpose.
+    """The root of all errors that Capsule raises on purpose.
 
     Args:
-        message: The failure, with the id or path; one or more lines of plain text.
-        remedy: The next step; None: the message says it, or there is none.
-        fields: Values for programs; each becomes an attribute.
+        message: The failure, with the id or path, as one or more lines of plain text.
+        remedy: The next step. None: it is in the message, or does not exist.
+        fields: Values for programs. Each becomes an attribute.
 
     Attributes:
         message: The failure.
-        remedy: The next step; None: the message says it, or there is none.
+        remedy: The next step. None: it is in the message, or does not exist.
         fields: The values for programs.
     """
 
@@ -90,17 +94,18 @@ class CapsuleError(Exception):
 
 
 def _revive(
-    kind: type[CapsuleError], message: str, remedy: Remedy | None, fields: dict[str, Any]
+    error_class: type[CapsuleError], message: str, remedy: Remedy | None, fields: dict[str, Any]
 ) -> CapsuleError:
-    return kind(message, remedy=remedy, **fields)
+    """Make an error again from its pickled parts."""
+    return error_class(message, remedy=remedy, **fields)
 
 
 class StorageFailed(CapsuleError):
-    """The system refused a read or a write; the document is as it was, or complete.
+    """The system refused a read or a write. The document is unchanged, or complete.
 
     Attributes:
         path: The file or directory.
-        errno: The system's number of the error; None: it gave none.
+        errno: The system's number of the error. None: it reported none.
     """
 
     path: str
@@ -108,7 +113,7 @@ class StorageFailed(CapsuleError):
 
 
 class InvalidInput(CapsuleError):
-    """An argument, a message or a setting that can't be accepted; nothing was changed."""
+    """An argument, a message or a setting that can't be accepted. Nothing was changed."""
 
     exit_code = 2
     meaning = "usage"
@@ -118,7 +123,7 @@ class NotFound(CapsuleError):
     """No such conversation, message, version or store.
 
     Attributes:
-        id: What there is not.
+        id: The id or name that was not found.
     """
 
     exit_code = 3
@@ -131,7 +136,7 @@ class Locked(CapsuleError):
 
     Attributes:
         id: The conversation.
-        holder: The lock as it stands in the capsule.
+        holder: The lock in the file of the conversation.
     """
 
     exit_code = 4
@@ -146,9 +151,9 @@ class Problem:
 
     Attributes:
         path: The file, as the caller named it.
-        line: Line in the file, from 1; 0 when the problem concerns the whole file.
-        column: Column in characters, from 1; 0 likewise.
-        where: The field, as ``history[3].role``; empty for the whole file.
+        line: The line in the file, from 1. 0: the problem concerns the whole file.
+        column: The column in characters, from 1. 0: the problem concerns the whole file.
+        where: The field, as ``history[3].role``. Empty: the whole file.
         what: The problem, in words.
     """
 
@@ -159,16 +164,19 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
-        return f"{place}: {self.where}: {self.what}" if self.where else f"{place}: {self.what}"
+        parts = [f"{self.path}:{self.line}:{self.column}" if self.line else self.path]
+        if self.where:
+            parts.append(self.where)
+        parts.append(self.what)
+        return ": ".join(parts)
 
 
 class InvalidDocument(CapsuleError):
-    """A file that does not parse, or parses and is no document of its kind.
+    """A file that does not parse, or is no document of its kind.
 
     Attributes:
         path: The file.
-        problems: What is wrong with it, at least one.
+        problems: Its problems, at least one.
     """
 
     exit_code = 5
@@ -178,20 +186,20 @@ class InvalidDocument(CapsuleError):
 
     @classmethod
     def of(cls, problems: list[Problem]) -> InvalidDocument:
-        """The error for these problems (at least one). Its message lists the first ten."""
-        shown = [str(problem) for problem in problems[:10]]
-        if len(problems) > 10:
-            shown.append(f"... and {len(problems) - 10} more")
-        return cls("\n".join(shown), path=problems[0].path, problems=tuple(problems))
+        """Return the error for these problems, at least one. Its message lists the first ten."""
+        lines = [str(problem) for problem in problems[:_MAX_LISTED]]
+        if len(problems) > _MAX_LISTED:
+            lines.append(f"... and {len(problems) - _MAX_LISTED} more")
+        return cls("\n".join(lines), path=problems[0].path, problems=tuple(problems))
 
 
 class Refused(CapsuleError):
     """The file system or a rule of the store does not permit the operation.
 
     Attributes:
-        path: The file or directory; empty: it is not about one.
+        path: The file or directory. Empty: the error is not about one.
 
-    `fields` has `asks`, the ids of agents, where each of them could still permit it.
+    `fields` has `asks`, the ids of agents, if each of them could still permit it.
     """
 
     exit_code = 6
@@ -200,11 +208,11 @@ class Refused(CapsuleError):
 
 
 class LockLost(CapsuleError):
-    """Another instance took or released the lock of this instance; nothing was changed.
+    """Another instance took or released the lock of this instance. Nothing was changed.
 
     Attributes:
         id: The conversation.
-        holder: The lock as it stands in the capsule now; None: there is none.
+        holder: The present lock in the file of the conversation. None: it has none.
     """
 
     exit_code = 7
@@ -218,7 +226,7 @@ class StoreBusy(CapsuleError):
 
     Attributes:
         id: The document.
-        holder: Who holds the mutex.
+        holder: The process that holds the mutex.
     """
 
     exit_code = 8
@@ -242,9 +250,10 @@ class GitFailed(CapsuleError):
 
 
 class ConcurrentWrite(Exception):
-    """Another program wrote the file while the store was writing: look again, and do it again.
+    """Another process wrote the file while the store was writing. The write must be decided and
+    tried again.
 
-    It never leaves the package `capsule`: whoever decided on the write decides anew.
+    It never leaves the package `capsule`.
     """
 
 

@@ -1,9 +1,9 @@
-"""Running the `git` program: the one place that starts it.
+"""Run the `git` program. No other module starts it.
 
-What must stay true: unless a person commits or exchanges with a remote (`trusting`), git runs
-nothing that a repository names, and reaches no network: the repository may have come out of an
-archive. Git's answers are read in its machine formats only, byte for byte; when git fails, the
-error has git's own words; and nothing here knows a conversation.
+What must stay true: git runs no program that a repository names, and uses no network, unless a
+person commits or exchanges with a remote (`Git.trusting`). The repository may have come from an
+archive. Git's output is read in its machine formats only, byte for byte. If git fails, the error
+has git's own message.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from capsule.errors import GitFailed, Refused
 
-#: For every call: paths as they are, a history that doesn't depend on a person's settings, and no
-#: program that pages, watches files or checks signatures.
-_ALWAYS = (
+#: Options of every call. Paths are unquoted, a history does not depend on a person's settings, and
+#: no program shows pages, watches files or checks signatures.
+_COMMON_OPTIONS = (
     "--no-pager",
     *(
         "-c",
@@ -31,43 +31,44 @@ _ALWAYS = (
     ),
     *("-c", "log.showSignature=false", "-c", "log.showRoot=true", "-c", "log.follow=false"),
 )
-#: Hooks are looked for where there are none.
+#: Git finds no hooks at this path.
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
-#: No object is fetched that a partial clone lacks, nobody is asked for a password, and a command
-#: that only reads writes no index.
-_READS = {
+#: Git fetches no missing object of a partial clone, asks for no password, and writes no index in a
+#: command that only reads.
+_READ_ONLY = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
 }
-#: The transports that git allows by itself, whatever a repository allows.
+#: The transports that git allows by default, whatever a repository allows.
 _PROTOCOLS = "file:git:http:https:ssh"
 #: The settings of a filter, and the values that turn it off.
-_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
-#: The variables by which git names its repository to hooks and drivers: `git rev-parse
+_FILTER_OFF = {"clean": "", "smudge": "", "process": "", "required": "false"}
+#: The variables with which git names its repository to hooks and drivers: `git rev-parse
 #: --local-env-vars` (git 2.39). The settings of `git -c` (GIT_CONFIG_*) are the caller's.
-_OF_HOOKS = re.compile(
+_HOOK_VARIABLES = re.compile(
     "GIT_(ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR|DIR|GRAFT_FILE|IMPLICIT_WORK_TREE|INDEX_FILE|INTERNAL_SUPER_PREFIX|"
     "NO_REPLACE_OBJECTS|OBJECT_DIRECTORY|PREFIX|REPLACE_REF_BASE|SHALLOW_FILE|WORK_TREE)"
 )
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without what a hook's git put there, and with git's messages in
-    English.
+    """Return this process's environment without the variables that git gives a hook, and with git's
+    messages in English.
     """
-    kept = {name: value for name, value in os.environ.items() if not _OF_HOOKS.fullmatch(name)}
-    return {**kept, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
+    hook_names = hook_variables().keys()
+    environment = {name: value for name, value in os.environ.items() if name not in hook_names}
+    return {**environment, "LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 
 
 def hook_variables() -> dict[str, str]:
-    """The variables that git gave to this process, which is a hook or a driver."""
-    return {name: value for name, value in os.environ.items() if _OF_HOOKS.fullmatch(name)}
+    """Return the variables that git gave this process, which is a hook or a driver."""
+    return {name: value for name, value in os.environ.items() if _HOOK_VARIABLES.fullmatch(name)}
 
 
 class GitOutput(NamedTuple):
-    """Git's exit code and output."""
+    """The exit code and the output of a command."""
 
     code: int
     out: bytes
@@ -80,25 +81,25 @@ class GitOutput(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """Standard output as the NUL-ended texts of a command with `-z`."""
+        """Standard output as a list of texts, each of which ends with NUL (option `-z`)."""
         fields = self.out.decode("utf-8", "surrogateescape").split("\0")
         return fields if fields[-1] else fields[:-1]
 
     @property
     def words(self) -> str:
-        """Standard error, or if that is empty standard output."""
+        """Standard error, or standard output if standard error is empty."""
         return (self.err or self.out).decode("utf-8", "replace").strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """Git, in one directory.
+    """Runs git in one directory.
 
     Attributes:
-        directory: Where it runs.
+        directory: The directory.
         config: Settings that overrule all others.
-        variables: Variables of its environment besides `clean_environment`.
-        trusting: Whether hooks may run, and remotes be reached: for what a person commits or
+        variables: Variables of its environment besides those of `clean_environment`.
+        trusting: Whether hooks may run and remotes may be reached, because a person commits or
             exchanges.
     """
 
@@ -108,15 +109,25 @@ class Git:
     trusting: bool = False
 
     def start(self, *arguments: str, errors: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        """Start a command, with pipes to its streams; `errors` is its standard error. Raises
-        Refused without git.
+        """Start a command, with pipes to its streams.
+
+        Args:
+            arguments: The command and its arguments.
+            errors: Its standard error, as `subprocess.Popen` takes it.
+
+        Raises Refused if git is not installed.
         """
-        config = [part for name, value in self.config.items() for part in ("-c", f"{name}={value}")]
-        hooks = () if self.trusting else _NO_HOOKS
+        options = list(_COMMON_OPTIONS)
         env = {**clean_environment(), **self.variables}
-        env = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, **env} if self.trusting else {**env, **_READS}
+        if self.trusting:
+            env.setdefault("GIT_ALLOW_PROTOCOL", _PROTOCOLS)
+        else:
+            options += _NO_HOOKS
+            env |= _READ_ONLY
+        for name, value in self.config.items():
+            options += ["-c", f"{name}={value}"]
         pipe = subprocess.PIPE
-        command = ["git", *_ALWAYS, *hooks, *config, *arguments]
+        command = ["git", *options, *arguments]
         try:
             return subprocess.Popen(
                 command, cwd=self.directory, env=env, stdin=pipe, stdout=pipe, stderr=errors
@@ -136,19 +147,21 @@ class Git:
         """Run one command, and wait for its end.
 
         Args:
-            input: Its standard input; texts are each ended by NUL.
+            arguments: The command and its arguments.
+            input: Its standard input. Each text of an iterable gets a NUL at its end.
             ok_codes: The exit codes that are no failure.
             timeout_s: Seconds after which it is killed.
 
         Raises:
             GitFailed: It ended with another exit code, or took too long.
-            Refused: There is no program `git`.
+            Refused: The program `git` is not installed.
         """
-        if not isinstance(input, bytes):
-            input = "".join(f"{text}\0" for text in input).encode("utf-8", "surrogateescape")
+        data = input
+        if not isinstance(data, bytes):
+            data = "".join(f"{text}\0" for text in data).encode("utf-8", "surrogateescape")
         with self.start(*arguments) as process:
             try:
-                out, err = process.communicate(input, timeout_s)
+                out, err = process.communicate(data, timeout_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
                 late = (
@@ -159,28 +172,26 @@ class Git:
             except BaseException:
                 process.kill()
                 raise
-        answer = GitOutput(process.returncode, out, err)
-        if answer.code not in ok_codes:
+        output = GitOutput(process.returncode, out, err)
+        if output.code not in ok_codes:
             reason = (
                 f"git {arguments[0]} failed in {self.directory}: "
-                f"{answer.words or f'exit code {answer.code}'}"
+                f"{output.words or f'exit code {output.code}'}"
             )
-            raise GitFailed(reason, command=list(arguments), words=answer.words)
-        return answer
+            raise GitFailed(reason, command=list(arguments), words=output.words)
+        return output
 
     def head(self) -> str | None:
-        """The commit that HEAD names; None before the first one."""
-        return (
-            self.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok_codes=(0, 1, 128)).text
-            or None
-        )
+        """Return the commit of HEAD. None: the branch has no commit yet."""
+        command = ("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+        return self.run(*command, ok_codes=(0, 1, 128)).text or None
 
     def with_config(self, config: Mapping[str, str]) -> Git:
-        """Git with these settings besides."""
+        """Return git with additional settings."""
         return replace(self, config={**self.config, **config})
 
     def without_filters(self) -> Git:
-        """Git without any filter, for commands that read files of a working tree which others have
+        """Return git without any filter, for commands that read files of a working tree that others
         configured.
 
         Raises:
@@ -190,13 +201,13 @@ class Git:
         names = self.run(
             "config", "-z", "--name-only", "--get-regexp", r"^filter\.", ok_codes=(0, 1)
         ).fields
-        drivers = {name.rpartition(".")[0] for name in names}
-        for driver in drivers:
-            if "=" in driver:
+        filters = {name.rpartition(".")[0] for name in names}
+        config: dict[str, str] = {}
+        for filter in filters:
+            if "=" in filter:
                 raise Refused(
-                    f"git's configuration has {driver!r}, which can't be turned off",
+                    f"git's configuration has {filter!r}, which can't be turned off",
                     path=self.directory,
                 )
-        return self.with_config(
-            {f"{driver}.{name}": off for driver in drivers for name, off in _FILTER.items()}
-        )
+            config |= {f"{filter}.{setting}": value for setting, value in _FILTER_OFF.items()}
+        return self.with_config(config)

@@ -1,10 +1,12 @@
-"""The settings of a store, and what is declared of channels, agents and links, as `capsule.toml`
-gives them.
+"""The settings of a store: the contents of `capsule.toml`, checked.
 
-What must stay true: an empty `capsule.toml` means the defaults below. An invalid value is an error
-that names the file and the setting, never a silent default. An unknown setting is only a warning,
-with its line and the most similar setting, so that an older Capsule opens a newer store. What is
-declared takes no effect here.
+`parse` reads the file into `Settings`. `_SETTINGS` lists every setting with its check. The file can
+also declare channels, agents and links. These are only read here, and take effect when a person
+applies them.
+
+What must stay true: an empty `capsule.toml` means the defaults of `Settings`. An invalid value is
+an error that names the file and the setting, never a silent default. An unknown setting is only a
+warning, with its line and the most similar setting, so that an older Capsule opens a newer store.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ _DURATION = r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)"
 
 
 def seconds(text: str) -> float:
-    """A duration such as `90s`, `30m`, `2h`, `7d` or `1w`, in seconds.
+    """Return a duration such as `90s`, `30m`, `2h`, `7d` or `1w` in seconds.
 
     Raises:
         InvalidInput: `text` is not a duration.
@@ -74,13 +76,20 @@ def seconds(text: str) -> float:
 
 
 class Settings(NamedTuple):
-    """The settings in a `capsule.toml`; durations in seconds, sizes in bytes.
+    """The settings in a `capsule.toml`. Durations are in seconds, sizes in bytes.
 
     Attributes:
+        shared: Whether new files get the permissions of the umask, instead of the owner's only.
         rooms: The rooms of other packages that the store uses.
-        channels, agents: What is declared of each, by name: the checked fields that the file gives.
-        links: By project, the projects whose agents its own agents see.
-        unknown: A problem for each setting that this version doesn't know.
+        append: How a message is appended: `splice` writes in place, `replace` writes a new file.
+        mutex_timeout_s: How long a writer waits for another one of the same conversation.
+        lock_ttl_s: The time without use after which a lock of another host counts as orphaned.
+        message_bytes, document_bytes: The largest message that is accepted, and the largest file
+            that is read.
+        notification_files: The files in an agent's project that report how much mail waits.
+        channels, agents: The declarations of each, by name: the checked fields in the file.
+        links: The declared links, by project: the projects whose agents its own agents see.
+        unknown: A problem for each setting that this version does not know.
     """
 
     shared: bool = False
@@ -103,10 +112,12 @@ class Settings(NamedTuple):
         return {name: getattr(self, name) for name in names}
 
 
-#: A YAML file of a few lines can hold a list whose text would fill the memory.
-_SHORT = Repr()
-_SHORT.maxlevel, _SHORT.maxstring = 2, 60
-_shown = _SHORT.repr
+#: Writes values for errors, shortened: the text of a nested list in a YAML file of a few lines could
+#: fill the memory.
+_SHORTENING = Repr()
+_SHORTENING.maxlevel = 2
+_SHORTENING.maxstring = 60
+_shown = _SHORTENING.repr
 
 
 def _duration(value: Any) -> float:
@@ -116,16 +127,14 @@ def _duration(value: Any) -> float:
 
 
 def flag(value: Any) -> bool:
-    """`value`, if it is true or false; else InvalidInput is raised, as by each check of a value
-    here.
-    """
+    """Return `value`, if it is true or false. Raises InvalidInput otherwise, like each check here."""
     if isinstance(value, bool):
         return value
     raise InvalidInput(f"{_shown(value)} is neither true nor false")
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
-    """The check that a value is one of these words."""
+    """Return a check that a value is one of these words."""
 
     def check(value: Any) -> str:
         if value in words:
@@ -136,17 +145,19 @@ def one_of(*words: str) -> Callable[[Any], str]:
 
 
 def text(value: Any) -> str:
-    """`value`, if it is a text."""
+    """Return `value`, if it is a text."""
     if isinstance(value, str):
         return value
     raise InvalidInput(f"{_shown(value)} is not a text")
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """`value`, if it is a list of names."""
-    if isinstance(value, list) and all(
-        isinstance(name, str) and name and "\0" not in name for name in value
-    ):
+    """Return `value`, if it is a list of names."""
+
+    def is_name(item: Any) -> bool:
+        return isinstance(item, str) and item != "" and "\0" not in item
+
+    if isinstance(value, list) and all(map(is_name, value)):
         return tuple(value)
     raise InvalidInput(f"{_shown(value)} is not a list of names")
 
@@ -166,8 +177,9 @@ def _bytes(value: Any) -> int:
 Check = Callable[[Any], Any]
 DM = one_of("open", "restricted", "closed")
 DISCOVERABLE = one_of("public", "project", "private")
-#: The settings by name, each with its attribute and its check; NAME is one that the person chooses.
-_KNOWN: dict[str, tuple[str, Check]] = {
+#: The settings by name, each with its attribute of `Settings` and its check. NAME is a name that the
+#: person chooses. Without an attribute, the value goes to the declaration of that name.
+_SETTINGS: dict[str, tuple[str, Check]] = {
     "shared": ("shared", flag),
     "rooms": ("rooms", names),
     "storage.append": ("append", one_of("splice", "replace")),
@@ -192,28 +204,29 @@ _KNOWN: dict[str, tuple[str, Check]] = {
     "agents.NAME.block": ("", names),
     "links.NAME": ("", names),
 }
-_DECLARED = ("channels", "agents", "links")
+_DECLARATIONS = ("channels", "agents", "links")
 _Keys = tuple[str, ...]
 
 
-def _leaves(table: Mapping[str, Any], above: _Keys = ()) -> Iterator[tuple[_Keys, Any]]:
-    """The settings in a table with the keys that lead to them; an empty table is one too."""
+def _leaves(table: Mapping[str, Any], parents: _Keys = ()) -> Iterator[tuple[_Keys, Any]]:
+    """Yield the settings in a table, each with the keys that lead to it. An empty table counts as a
+    setting.
+    """
     for key, value in table.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, (*above, key))
+            yield from _leaves(value, (*parents, key))
         else:
-            yield (*above, key), value
+            yield (*parents, key), value
 
 
 def parse(data: bytes, path: str) -> Settings:
-    """The settings in the bytes of a `capsule.toml`.
+    """Return the settings in the bytes of a `capsule.toml`. `path` is the file, for errors.
 
     Raises:
-        InvalidDocument: It is no TOML, or a setting has a value that can't be accepted.
+        InvalidDocument: It is not TOML, or a setting has a value that can't be accepted.
     """
-    if (
-        data == TEMPLATE.encode()
-    ):  # Nearly every store has it, and `tomllib` takes longer than an append to import.
+    # Nearly every store has this text, and the import of `tomllib` takes longer than an append.
+    if data == TEMPLATE.encode():
         return Settings()
     import tomllib
 
@@ -222,55 +235,80 @@ def parse(data: bytes, path: str) -> Settings:
     except RecursionError:
         reason = "its tables and lists are nested too deep inside each other; make it flatter"
         raise InvalidDocument.of([Problem(path, 0, 0, "", reason)]) from None
-    except ValueError as error:  # Also a number that has too many digits.
-        place = re.search(r"line (\d+), column (\d+)", str(error))
-        line, column = (int(place[1]), int(place[2])) if place else (0, 0)
+    except ValueError as error:  # Also raised for a number with too many digits.
+        line = column = 0
+        position = re.search(r"line (\d+), column (\d+)", str(error))
+        if position is not None:
+            line = int(position[1])
+            column = int(position[2])
         raise InvalidDocument.of(
             [Problem(path, line, column, "", f"is not valid TOML: {error}")]
         ) from error
     values: dict[str, Any] = {}
     unknown = []
     for keys, value in leaves:
-        name = ".".join((keys[0], "NAME", *keys[2:]) if keys[0] in _DECLARED and keys[1:] else keys)
-        if name in _KNOWN:
-            attribute, check = _KNOWN[name]
+        name = _name_of(keys)
+        if name in _SETTINGS:
+            attribute, check = _SETTINGS[name]
             try:
-                _put(values, (attribute,) if attribute else keys, check(value))
+                _set(values, (attribute,) if attribute else keys, check(value))
             except InvalidInput as error:
                 raise InvalidDocument.of(
-                    [Problem(path, *_place(keys, data), ".".join(keys), str(error))]
+                    [Problem(path, *_location(keys, data), ".".join(keys), str(error))]
                 ) from error
         elif value != {}:
-            reason = f"unknown setting{suggestion(name, _KNOWN)}"
-            unknown.append(Problem(path, *_place(keys, data), ".".join(keys), reason))
+            reason = f"unknown setting{suggestion(name, _SETTINGS)}"
+            unknown.append(Problem(path, *_location(keys, data), ".".join(keys), reason))
     return Settings(**values, unknown=tuple(unknown))
 
 
-def _put(values: dict[str, Any], keys: _Keys, value: Any) -> None:
+def _name_of(keys: _Keys) -> str:
+    """Return the name of a setting, as in `_SETTINGS`."""
+    if keys[0] in _DECLARATIONS and len(keys) > 1:
+        return ".".join((keys[0], "NAME", *keys[2:]))
+    return ".".join(keys)
+
+
+def _set(values: dict[str, Any], keys: _Keys, value: Any) -> None:
+    """Set a value in nested dicts."""
+    table = values
     for key in keys[:-1]:
-        values = values.setdefault(key, {})
-    values[keys[-1]] = value
+        table = table.setdefault(key, {})
+    table[keys[-1]] = value
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """What to say of an unknown name: the known one that it resembles, or all of them."""
+def suggestion(name: str, valid_names: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the valid name that it resembles, or all of
+    them. Names are compared as a whole, and then by their last part.
+    """
     from difflib import get_close_matches
 
-    by_last = {each.rpartition(".")[2]: each for each in known}
-    last = [by_last[match] for match in get_close_matches(name.rpartition(".")[2], by_last, 1)]
-    near = get_close_matches(name, known, 1) or last
-    return f"; did you mean {near[0]}?" if near else f"; the settings are: {', '.join(known)}"
+    by_last_part = {valid.rpartition(".")[2]: valid for valid in valid_names}
+    similar = get_close_matches(name, valid_names, 1)
+    if not similar:
+        last_part = name.rpartition(".")[2]
+        similar = [by_last_part[part] for part in get_close_matches(last_part, by_last_part, 1)]
+    if similar:
+        return f"; did you mean {similar[0]}?"
+    return f"; the settings are: {', '.join(valid_names)}"
 
 
-def _place(keys: _Keys, data: bytes) -> tuple[int, int]:
-    """The line and column of a setting; (0, 0): it isn't found."""
+def _location(keys: _Keys, data: bytes) -> tuple[int, int]:
+    """Return the line and the column of a setting. (0, 0): it was not found, for example because it
+    is an empty table.
+    """
     table: _Keys = ()
     for number, line in enumerate(data.decode().splitlines(), 1):
-        if match := re.match(_LINE, line):
-            here = _keys_in(match["table"] or match["key"])
-            table, here = (here, ()) if match["table"] else (table, table + here)
-            if here and keys[: len(here)] == here:
-                return number, 1
+        match = re.match(_LINE, line)
+        if match is None:
+            continue
+        if match["table"]:
+            table = _keys_in(match["table"])
+            continue
+        line_keys = table + _keys_in(match["key"])
+        # A shorter key is the one of an inline table with the setting.
+        if line_keys and keys[: len(line_keys)] == line_keys:
+            return number, 1
     return 0, 0
 
 
@@ -278,7 +316,7 @@ _LINE = r"\s*(?:\[(?P<table>[^\]]+)\]|(?P<key>[^=#\[]+)=)"
 
 
 def _keys_in(dotted: str) -> _Keys:
-    """The keys of a dotted key; none: it is no key."""
+    """Return the keys in a dotted key. Empty: it is no key."""
     import tomllib
 
     try:

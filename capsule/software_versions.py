@@ -1,7 +1,7 @@
-"""The versions of Capsule and of what it runs on, for a bug report.
+"""The versions of Capsule, and of the software that it runs on, for a bug report.
 
-What must stay true: no library is imported to tell its version, and nothing here names a machine, a
-user or a path.
+What must stay true: no library is imported to find its version. The result names no machine, user
+or path.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 import capsule
 from capsule.errors import GitFailed, Refused
 
-#: The libraries of which a version has mattered for a bug.
+#: The libraries whose versions have mattered for a bug.
 LIBRARIES = ("mcp", "orjson", "portalocker", "pydantic", "pydantic_core", "typer", "watchfiles")
-_GIT_S = 10
+#: The time limit of git, in seconds.
+_GIT_TIMEOUT_S = 10
 
 
 def versions() -> dict[str, Any]:
-    """The versions, by name; None: it is not there. Cost: starting git once."""
+    """Return the versions by name. None: the software is not installed. Cost: starting git once."""
     import sqlite3
 
     return {
@@ -47,11 +48,9 @@ def _library(name: str) -> str | None:
 def _git() -> str | None:
     from capsule.git_program import Git
 
+    root = os.path.abspath(os.sep)  # A directory that certainly exists.
     try:
-        return (
-            Git(os.path.abspath(os.sep))
-            .run("version", timeout_s=_GIT_S)
-            .text.removeprefix("git version ")
-        )
+        output = Git(root).run("version", timeout_s=_GIT_TIMEOUT_S)
+        return output.text.removeprefix("git version ")
     except (GitFailed, Refused):
         return None

@@ -86,7 +86,7 @@ def show() -> None:
         from capsule.engines import opening
 
         facts["durability"] = opening.durability(url)
-    lines = [location.root, location.words, *facts.values()]
+    lines = [location.root, location.explanation, *facts.values()]
     value = {"root": location.root, "reason": location.reason, **facts}
     print_answer(value, escape_controls("\n  ".join(lines)))
 

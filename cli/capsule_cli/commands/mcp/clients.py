@@ -413,7 +413,7 @@ def _served_store(launch: LaunchCommand) -> tuple[str, str]:
         location = locate_store(launch.store)
     except CapsuleError as error:
         return "", error.message
-    return location.root, location.words
+    return location.root, location.explanation
 
 
 def _served_store_text(launch: LaunchCommand) -> str:
