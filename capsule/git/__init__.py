@@ -1,8 +1,8 @@
-"""Conversations under git: how they diff, merge, travel, and what they were. `open` gives what
-there is to do.
+"""Conversations under git: set-up, commits, syncs, merges, diffs and past versions. `open` returns
+the object with these operations.
 
-What must stay true: the `git` program does the versioning, and this package only tells it what a
-conversation is.
+What must stay true: the `git` program does the versioning. This package supplies the drivers that
+read, clean and merge conversations.
 """
 
 from __future__ import annotations
@@ -18,24 +18,20 @@ if TYPE_CHECKING:
 
 
 def open(store: CoreStore, program: Sequence[str] | None = None) -> Clone:
-    """Take a store as part of its git repository. The repository is looked for at the first call
+    """Open the git repository that contains a store. The repository is looked for at the first call
     that needs it.
 
     Args:
-        store: The store, open; it must outlive what is returned.
-        program: How git starts the drivers: a program, as an absolute path, and its first
+        store: The open store. It must outlive the result.
+        program: The program with which git starts the drivers, as an absolute path, and its first
             arguments. None: this Python.
 
     Raises Refused if the store acts for an agent: git has every version of every conversation.
     Cost: none.
     """
     if store.agent is not None:
-        raise Refused(
-            f"agent {store.agent} may not read git's history, only a person may",
-            path="",
-        )
-    from capsule.git.clone import (
-        Clone,
-    )  # What runs git alone (`capsule.git_program`) stays quick to load.
+        message = f"agent {store.agent} may not read git's history, only a person may"
+        raise Refused(message, path="")
+    from capsule.git.clone import Clone  # Imported here, so that `capsule.git` loads quickly.
 
     return Clone(store, program)

@@ -1,4 +1,4 @@
-"""Git as a room: its commands, and what the core asks of a store that is in a repository.
+"""The room of git: its commands, and the functions with which the core reads past versions.
 
 Every function imports what it names, so that listing a room loads nothing else.
 """

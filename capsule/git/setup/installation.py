@@ -3,14 +3,16 @@
 `set_up` adds lines to `.gitattributes` and `.gitignore`, settings to git's configuration and a
 line to the pre-commit hook. `take_down` removes exactly these. Both report what they did as steps.
 
-Invariants:
+What must stay true:
+
 - A second call changes nothing.
-- Our lines in somebody else's file are one block between two marks. The bytes outside of it never
-  change, and without the block the file is what it was before. Files are replaced as a whole.
+- Capsule's lines in a file are one block between two marks. The bytes outside of it never change.
+  If the block is removed, the file is the same as before. Files are replaced as a whole.
 - A hook of somebody else is never replaced, moved or made executable. A hook that is committed or
-  is no shell script is left alone, and the step says which line to add. The line names no program
+  is no shell script does not change, and the step names the line to add. The line names no program
   and no path (`attributes.CHECK_LINE`).
-- What several stores or worktrees of one repository share is removed with the last of them.
+- Settings and hooks that several stores or worktrees of one repository share are removed with the
+  last of them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -40,17 +43,22 @@ from capsule.git_program import Git
 
 _BEGIN = b"# >>> capsule git setup >>>"
 _END = b"# <<< capsule git setup <<<"
-#: Stands behind the first mark when the line before it had no end, so that the end is removed too.
-_ENDED = b" (and the line end before)"
-#: Stands there when there was no such file.
-_MADE = b" (and the file)"
-#: The first line of a program that we make.
+#: Added to the first mark if the line before it had no line end, so that the added line end is
+#: removed too.
+_ADDED_LINE_END = b" (and the line end before)"
+#: Added to the first mark if the file did not exist.
+_MADE_FILE = b" (and the file)"
+#: The first line of a hook that Capsule makes.
 _SHEBANG = b"#!/bin/sh\n"
 
 
 class _Block(NamedTuple):
-    """Our lines in a file: where they begin and end, in bytes, and the first mark with its line
-    end.
+    """Capsule's lines in a file.
+
+    Attributes:
+        start, end: The offsets in bytes where they begin and end.
+        mark: The first mark.
+        newline: The line end of the first mark.
     """
 
     start: int
@@ -60,70 +68,74 @@ class _Block(NamedTuple):
 
 
 def has_block(data: bytes | None) -> bool:
-    """Whether a file (None: there is none) holds lines of ours."""
+    """Return whether a file (None: it does not exist) has lines of Capsule's."""
     return data is not None and any(line.startswith(_BEGIN) for line in data.splitlines())
 
 
 def with_block(
     data: bytes | None, lines: Sequence[str], path: str, *, at_top: bool = False
 ) -> bytes:
-    """A file with our lines in it.
+    """Return a file with Capsule's lines in it.
 
     Args:
-        data: What it holds; None: there is none.
-        lines: Our lines, without line ends. They get the file's.
+        data: The content of the file. None: it does not exist.
+        lines: The lines, without line ends. They get those of the file.
         path: The file, for the error.
-        at_top: Whether new lines stand below the first line instead of at the end.
+        at_top: Whether new lines go below the first line instead of at the end.
 
     Raises:
-        InvalidDocument: Our lines begin there and don't end.
+        InvalidDocument: Lines of Capsule's begin in the file and do not end.
     """
     if data is None:
-        return (_SHEBANG if at_top else b"") + _joined(_BEGIN + _MADE, lines, b"\n")
+        block = _joined(_BEGIN + _MADE_FILE, lines, b"\n")
+        return _SHEBANG + block if at_top else block
     blocks = _blocks(data, path)
     if blocks:
-        for block in reversed(blocks[1:]):
-            data = data[: block.start] + data[block.end :]
-        return (
-            data[: blocks[0].start]
-            + _joined(blocks[0].mark, lines, blocks[0].newline)
-            + data[blocks[0].end :]
-        )
+        first, *duplicates = blocks
+        new = data
+        for duplicate in reversed(duplicates):
+            new = new[: duplicate.start] + new[duplicate.end :]
+        return new[: first.start] + _joined(first.mark, lines, first.newline) + new[first.end :]
     newline = b"\r\n" if data.partition(b"\n")[0].endswith(b"\r") else b"\n"
-    at = data.find(b"\n") + 1 if at_top and b"\n" in data else len(data)
-    ours = _joined(_BEGIN, lines, newline)
-    if data[:at] and not data[:at].endswith(b"\n"):
-        ours = newline + _joined(_BEGIN + _ENDED, lines, newline)
-    return data[:at] + ours + data[at:]
+    offset = len(data)
+    if at_top and b"\n" in data:
+        offset = data.find(b"\n") + 1
+    block = _joined(_BEGIN, lines, newline)
+    if data[:offset] and not data[:offset].endswith(b"\n"):
+        block = newline + _joined(_BEGIN + _ADDED_LINE_END, lines, newline)
+    return data[:offset] + block + data[offset:]
 
 
 def without_block(data: bytes, path: str) -> bytes | None:
-    """A file without our lines; None: only our beginning of it is left. Raises InvalidDocument: our
-    lines don't end.
+    """Return a file without Capsule's lines. None: Capsule made the file, and nothing else is in
+    it. Raises InvalidDocument: the lines do not end.
     """
-    is_ours = False
+    is_made = False
+    remaining = data
     for block in reversed(_blocks(data, path)):
         start = block.start
-        if block.mark.endswith(_ENDED) and block.end == len(data):
-            start -= len(
-                block.newline
-            )  # Unless somebody has gone on behind ours: their line needs it now.
-        is_ours = is_ours or block.mark.endswith(_MADE)
-        data = data[:start] + data[block.end :]
-    return None if is_ours and data in (b"", _SHEBANG) else data
+        # If somebody has added lines after the block, they need the line end that was added.
+        if block.mark.endswith(_ADDED_LINE_END) and block.end == len(remaining):
+            start -= len(block.newline)
+        is_made = is_made or block.mark.endswith(_MADE_FILE)
+        remaining = remaining[:start] + remaining[block.end :]
+    if is_made and remaining in (b"", _SHEBANG):
+        return None
+    return remaining
 
 
 def _blocks(data: bytes, path: str) -> list[_Block]:
+    """Return Capsule's blocks in a file. More than one is there after a merge by git."""
     blocks: list[_Block] = []
-    begun: tuple[int, _Block] | None = None
-    at = 0
+    begun: tuple[int, _Block] | None = None  # The line number and the block that has no end yet.
+    offset = 0
     for number, line in enumerate(data.splitlines(keepends=True), 1):
         words = line.rstrip(b"\r\n")
         if words.startswith(_BEGIN) and begun is None:
-            begun = number, _Block(at, at, words, line[len(words) :])
-        at += len(line)
+            begun = number, _Block(offset, offset, words, line[len(words) :])
+        offset += len(line)
         if words == _END and begun is not None:
-            blocks.append(begun[1]._replace(end=at))
+            blocks.append(begun[1]._replace(end=offset))
             begun = None
     if begun is not None:
         reason = (
@@ -135,14 +147,16 @@ def _blocks(data: bytes, path: str) -> list[_Block]:
 
 
 def _joined(mark: bytes, lines: Sequence[str], newline: bytes) -> bytes:
-    return b"".join(line + newline for line in (mark, *(line.encode() for line in lines), _END))
+    """Return a block: a first mark, lines, and the last mark."""
+    all_lines = [mark, *(line.encode() for line in lines), _END]
+    return b"".join(line + newline for line in all_lines)
 
 
 def read(path: str) -> bytes | None:
-    """The content of a file; None: there is no file.
+    """Return the content of a file. None: it does not exist.
 
     Raises:
-        Refused: A symlink or something else is in its place, or it may not be read.
+        Refused: It is a symlink or no file, or may not be read.
         StorageFailed: The system failed.
     """
     with whole_files.translate_errors(path, "read"):
@@ -166,8 +180,8 @@ _LINES = (
 )
 _NOT_EXECUTABLE = "it isn't executable, so git doesn't run it"
 _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
-#: The mark of a hook that the framework https://pre-commit.com wrote. It may write it anew at any
-#: time, and runs `pre-commit.legacy` beside it first.
+#: The mark of a hook that the framework https://pre-commit.com wrote. The framework may write it
+#: again at any time. The hook runs the file `pre-commit.legacy` in the same folder first.
 _FRAMEWORK = b"File generated by pre-commit"
 _LEGACY = ".legacy"
 _FRAMEWORK_CONFIG = ".pre-commit-config.yaml"
@@ -179,11 +193,11 @@ class Hook:
     """The pre-commit hook of a repository.
 
     Attributes:
-        path: The file that our line belongs in.
-        data: What it holds; None: there is none.
-        runs: The file that runs the check already; empty: none.
-        obstacle: Why our line can't be added, in words; empty: it can.
-        is_others: Whether that is because the file is not this repository's own.
+        path: The file for Capsule's line.
+        data: Its content. None: it does not exist.
+        runs: The file that runs the check already. Empty: none.
+        obstacle: Why the line can't be added. Empty: it can.
+        is_others: Whether the obstacle is that the file does not belong to this repository alone.
     """
 
     path: str
@@ -194,7 +208,7 @@ class Hook:
 
     @property
     def way_out(self) -> str:
-        """What a person does where our line can't be added."""
+        """What a person can do if the line can't be added."""
         if self.obstacle == _NOT_EXECUTABLE:
             return (
                 f"run: chmod +x {shlex.quote(self.path)}, and then: capsule git setup; or remove it"
@@ -203,23 +217,21 @@ class Hook:
 
 
 def find_hook(repository: Repository, *, everywhere: bool = False) -> Hook:
-    """Look at the pre-commit hook. With `everywhere`, one that all of the user's repositories have
-    may be changed.
+    """Inspect the pre-commit hook. With `everywhere`, a hook of all the user's repositories may be
+    changed.
     """
-    git = Git(repository.top, trusting=True)  # Else git looks for hooks where there are none.
-    folder = os.path.normpath(
-        os.path.join(repository.top, git.run("rev-parse", "--git-path", "hooks").text)
-    )
+    git = Git(repository.top, trusting=True)  # Otherwise git is told that no hooks exist.
+    hooks = git.run("rev-parse", "--git-path", "hooks").text
+    folder = os.path.normpath(os.path.join(repository.top, hooks))
     path = os.path.join(folder, _NAME)
-    scope = git.run(
-        "config", "--show-scope", "--get", "core.hooksPath", ok_codes=(0, 1)
-    ).text.partition("\t")[0]
+    setting = git.run("config", "--show-scope", "--get", "core.hooksPath", ok_codes=(0, 1)).text
+    scope = setting.partition("\t")[0]
     is_inside = _is_below(folder, repository.top) and not _is_below(folder, repository.common)
-    data, obstacle = _look(path)
+    data, obstacle = _inspect(path)
     if data is not None and _FRAMEWORK in data:
         path += _LEGACY
-        data, obstacle = _look(path)
-    runs = _runs(repository, path, os.path.dirname(folder) if is_inside else "")
+        data, obstacle = _inspect(path)
+    runs = _file_with_check(repository, path, os.path.dirname(folder) if is_inside else "")
     others = ""
     if is_inside:
         others = (
@@ -232,43 +244,46 @@ def find_hook(repository: Repository, *, everywhere: bool = False) -> Hook:
 
 
 def install_hook(hook: Hook) -> bool:
-    """Add our line to the hook. Returns: whether the hook changed."""
-    after = with_block(hook.data, _LINES, hook.path, at_top=True)
-    if after != hook.data:
-        replace_file(hook.path, hook.data, after, mode=0o777)
-    return after != hook.data
+    """Add Capsule's line to the hook. Return whether the hook changed."""
+    new = with_block(hook.data, _LINES, hook.path, at_top=True)
+    if new == hook.data:
+        return False
+    replace_file(hook.path, hook.data, new, mode=0o777)
+    return True
 
 
 def uninstall_hook(
     repository: Repository, *, everywhere: bool = False
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Remove our line from every hook that it can be in: where git looks now, and where it does by
-    default.
+    """Remove Capsule's line from every hook that may have it: in the folder in which git finds
+    hooks now, and in git's default folder.
 
     Returns:
-        The files that were changed; the files that still run the check, with the reason why they
-        were left.
+        The files that were changed, and the files that still run the check, with the reason why
+        they were kept.
     """
     hook = find_hook(repository, everywhere=everywhere)
-    current = os.path.dirname(hook.path)
-    done, left = [], []
-    for folder in dict.fromkeys((current, os.path.join(repository.common, "hooks"))):
-        for path in (os.path.join(folder, _NAME), os.path.join(folder, _NAME + _LEGACY)):
-            data, _ = _look(path)
+    current_folder = os.path.dirname(hook.path)
+    changed_paths: list[str] = []
+    kept_hooks: list[tuple[str, str]] = []
+    for folder in dict.fromkeys((current_folder, os.path.join(repository.common, "hooks"))):
+        for name in (_NAME, _NAME + _LEGACY):
+            path = os.path.join(folder, name)
+            data, _ = _inspect(path)
             if data is None or not has_block(data):
                 continue
-            if folder == current and hook.is_others:
-                left.append((path, hook.obstacle))
+            if folder == current_folder and hook.is_others:
+                kept_hooks.append((path, hook.obstacle))
             else:
                 replace_file(path, data, without_block(data, path))
-                done.append(path)
-    if hook.runs and hook.runs not in done and hook.runs not in dict(left):
-        left.append((hook.runs, "the line was added by hand"))
-    return done, left
+                changed_paths.append(path)
+    if hook.runs and hook.runs not in changed_paths and hook.runs not in dict(kept_hooks):
+        kept_hooks.append((hook.runs, "the line was added by hand"))
+    return changed_paths, kept_hooks
 
 
-def _look(path: str) -> tuple[bytes | None, str]:
-    """What a hook's file holds, and why no line can be added to it."""
+def _inspect(path: str) -> tuple[bytes | None, str]:
+    """Return the content of a hook's file, and why no line can be added to it."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -278,67 +293,69 @@ def _look(path: str) -> tuple[bytes | None, str]:
     data = read(path) or b""
     if not mode & 0o111:
         return data, _NOT_EXECUTABLE
-    first = re.split(rb"[\s/]+", data.partition(b"\n")[0].removeprefix(b"#!"))
-    is_shell = data.startswith(b"#!") and any(
-        word.decode("ascii", "replace") in _SHELLS for word in first
-    )
-    return data, "" if is_shell else "it is not a shell script"
+    words = re.split(rb"[\s/]+", data.partition(b"\n")[0].removeprefix(b"#!"))
+    names_shell = any(word.decode("ascii", "replace") in _SHELLS for word in words)
+    if data.startswith(b"#!") and names_shell:
+        return data, ""
+    return data, "it is not a shell script"
 
 
-def _runs(repository: Repository, path: str, owner: str) -> str:
-    """The file that runs the check already; empty: none.
+def _file_with_check(repository: Repository, path: str, parent: str) -> str:
+    """Return the file that runs the check already. Empty: none does.
 
-    `path` is the hook, or what the framework runs before its own. `owner` is where a hook in the
-    working tree may have what it runs: husky makes `.husky/_/pre-commit`, which runs
-    `.husky/pre-commit`.
+    Args:
+        repository: The repository.
+        path: The hook, or the file that the framework's hook runs first.
+        parent: The folder above the one of hooks in the working tree, or empty. A hook there may
+            run a file of it: husky makes `.husky/_/pre-commit`, which runs `.husky/pre-commit`.
     """
-    by_owner = os.path.join(owner, _NAME) if owner else ""
-    for file in (path, os.path.realpath(path), by_owner):
+    parent_file = os.path.join(parent, _NAME) if parent else ""
+    for candidate in (path, os.path.realpath(path), parent_file):
         try:
-            with open(file, "rb") as opened:
-                lines = opened.read().splitlines()
+            with open(candidate, "rb") as file:
+                lines = file.read().splitlines()
         except OSError:
             continue
-        is_run = os.access(file, os.X_OK) or file == by_owner
-        if is_run and any(
-            CHECK.encode() in line and not line.lstrip().startswith(b"#") for line in lines
-        ):
-            return file
+        if not os.access(candidate, os.X_OK) and candidate != parent_file:
+            continue
+        for line in lines:
+            if CHECK.encode() in line and not line.lstrip().startswith(b"#"):
+                return candidate
     if path.endswith(_LEGACY):
         config = os.path.join(repository.top, _FRAMEWORK_CONFIG)
-        try:
+        # If the file can't be read, the framework can't read it either.
+        with suppress(CapsuleError):
             if _FRAMEWORK_ID.search((read(config) or b"").decode("utf-8", "replace")):
                 return config
-        except CapsuleError:
-            pass  # What can't be read, the framework can't read either.
     return ""
 
 
 def _is_below(path: str, folder: str) -> bool:
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath((path, folder)) == folder
+    real_folder = os.path.realpath(folder)
+    return os.path.commonpath((os.path.realpath(path), real_folder)) == real_folder
 
 
-#: Our lines in files of the store's directory, by the kind of step.
+#: Capsule's lines in files of the store's directory, by the kind of step.
 _FILES = {
     "attributes": (".gitattributes", attribute_lines()),
     "ignore": (".gitignore", ignore_lines()),
 }
-_WHOSE = {"--local": "repository", "--global": "yours"}
-#: A line of attributes that uses a driver of ours, as an extended regular expression.
-_USE = "^[^#].*[[:space:]](merge|diff|filter)=capsule([[:space:]]|$)"
+#: The names of git's configurations in steps, by the option of `git config`.
+_CONFIGURATIONS = {"--local": "repository", "--global": "yours"}
+#: A line of attributes that uses one of the drivers, as an extended regular expression.
+_DRIVER_LINE = "^[^#].*[[:space:]](merge|diff|filter)=capsule([[:space:]]|$)"
 
 
 @dataclass(frozen=True, slots=True)
 class SetupStep:
-    """What setting up, or removing, did or left in one place.
+    """A step of setting up a clone, or of removing that.
 
     Attributes:
         kind: `attributes`, `ignore`, `config` or `hook`.
-        where: The file, or whose configuration.
-        what: What was done, or why nothing was, in words.
+        where: The file, or `repository` or `yours` for git's configuration.
+        what: What was done, or why nothing was.
         changed: Whether anything was changed.
-        todo: What is left for a person to do; empty: nothing.
+        todo: What a person still has to do. Empty: nothing.
     """
 
     kind: str
@@ -348,157 +365,153 @@ class SetupStep:
     todo: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """Return the object that `--json` prints."""
         return asdict(self)
 
 
 def set_up(root: str, program: Sequence[str], *, everywhere: bool = False) -> list[SetupStep]:
-    """Make git understand the conversations of the store at `root`."""
-    wanted = clone_config(program)
+    """Make git understand the conversations of the store at `root`.
+
+    Args:
+        root: The store's directory.
+        program: The program that git starts for the drivers, and its first arguments.
+        everywhere: Whether the settings go to the user's configuration instead of the repository's.
+    """
+    config = clone_config(program)
     try:
         repository = Repository.find(root)
     except NotFound:
         if not everywhere:
             raise
-        return [_configure(Git(root), "--global", wanted)]
-    steps = [_add(os.path.join(root, name), kind, lines) for kind, (name, lines) in _FILES.items()]
-    steps.append(_configure(repository.git, "--global" if everywhere else "--local", wanted))
-    if (
-        everywhere
-    ):  # The repository's own would overrule the user's, and go on naming the program of today.
+        return [_configure(Git(root), "--global", config)]
+    steps = []
+    for kind, (name, lines) in _FILES.items():
+        steps.append(_add_lines(os.path.join(root, name), kind, lines))
+    steps.append(_configure(repository.git, "--global" if everywhere else "--local", config))
+    if everywhere:
+        # The repository's own settings would overrule the user's, also after a later set-up.
         steps += _unconfigure(repository.git, "--local")
     return [*steps, _add_hook(repository, everywhere)]
 
 
 def take_down(root: str, *, everywhere: bool = False) -> list[SetupStep]:
-    """Remove what `set_up` added."""
+    """Remove what `set_up` added. With `everywhere`, also from the user's configuration."""
     try:
         repository = Repository.find(root)
     except NotFound:
         if not everywhere:
             raise
         return list(_unconfigure(Git(root), "--global"))
-    steps = [
-        step
-        for kind, (name, lines) in _FILES.items()
-        for step in _remove(os.path.join(root, name), kind, lines)
-    ]
-    if users := sorted(_users(repository)):
-        why = f"kept, because other attributes still use it: {', '.join(users)}"
-        steps += [
-            SetupStep(kind, where, why, False)
-            for kind, where in (("config", "repository"), ("hook", "pre-commit"))
-        ]
+    steps: list[SetupStep] = []
+    for kind, (name, lines) in _FILES.items():
+        steps += _remove_lines(os.path.join(root, name), kind, lines)
+    users = sorted(_attribute_files(repository))
+    if users:
+        reason = f"kept, because other attributes still use it: {', '.join(users)}"
+        steps.append(SetupStep("config", "repository", reason, False))
+        steps.append(SetupStep("hook", "pre-commit", reason, False))
     else:
         steps += _unconfigure(repository.git, "--local")
-        done, left = uninstall_hook(repository, everywhere=everywhere)
-        steps += [SetupStep("hook", path, "taken out", True) for path in done]
-        steps += [
-            SetupStep("hook", path, f"left: {why}", False, f"take out {CHECK_LINE}")
-            for path, why in left
-        ]
+        changed_paths, kept_hooks = uninstall_hook(repository, everywhere=everywhere)
+        for path in changed_paths:
+            steps.append(SetupStep("hook", path, "taken out", True))
+        for path, reason in kept_hooks:
+            todo = f"take out {CHECK_LINE}"
+            steps.append(SetupStep("hook", path, f"left: {reason}", False, todo))
     if everywhere:
         steps += _unconfigure(repository.git, "--global")
     elif settings(repository.git, "--global"):
-        why = "kept: it is for all your clones; remove it with: capsule git teardown --global"
-        steps.append(SetupStep("config", "yours", why, False))
+        reason = "kept: it is for all your clones; remove it with: capsule git teardown --global"
+        steps.append(SetupStep("config", "yours", reason, False))
     return steps
 
 
-def _add(path: str, kind: str, lines: Sequence[str]) -> SetupStep:
+def _add_lines(path: str, kind: str, lines: Sequence[str]) -> SetupStep:
+    """Add lines to a file, unless somebody has added them by hand."""
     data = read(path)
     if not has_block(data) and set(_stripped(data)).issuperset(lines):
         return SetupStep(kind, path, "already has the lines", False)
-    after = with_block(data, lines, path)
-    if after == data:
+    new = with_block(data, lines, path)
+    if new == data:
         return SetupStep(kind, path, "is already right", False)
-    replace_file(path, data, after, mode=0o666)
-    return SetupStep(kind, path, "now has the lines" if data is not None else "is made", True)
+    replace_file(path, data, new, mode=0o666)
+    return SetupStep(kind, path, "is made" if data is None else "now has the lines", True)
 
 
-def _remove(path: str, kind: str, lines: Sequence[str]) -> Iterator[SetupStep]:
+def _remove_lines(path: str, kind: str, lines: Sequence[str]) -> Iterator[SetupStep]:
+    """Remove Capsule's lines from a file. Yield a step if it had such lines, or some by hand."""
     data = read(path)
     if data is not None and has_block(data):
-        after = without_block(data, path)
-        replace_file(path, data, after)
-        yield SetupStep(
-            kind, path, "is removed" if after is None else "no longer has the lines", True
-        )
-    elif left := [line for line in _stripped(data) if line in lines]:
-        yield SetupStep(
-            kind,
-            path,
-            "kept: the lines were added by hand",
-            False,
-            f"take out {'; '.join(left)}",
-        )
+        new = without_block(data, path)
+        replace_file(path, data, new)
+        outcome = "is removed" if new is None else "no longer has the lines"
+        yield SetupStep(kind, path, outcome, True)
+        return
+    lines_by_hand = [line for line in _stripped(data) if line in lines]
+    if lines_by_hand:
+        todo = f"take out {'; '.join(lines_by_hand)}"
+        yield SetupStep(kind, path, "kept: the lines were added by hand", False, todo)
 
 
 def _stripped(data: bytes | None) -> list[str]:
     return [line.strip() for line in (data or b"").decode("utf-8", "replace").splitlines()]
 
 
-def _configure(git: Git, scope: str, wanted: Mapping[str, str]) -> SetupStep:
-    there = settings(git, scope)
-    changed = [name for name, value in wanted.items() if there.get(name) != [value]]
+def _configure(git: Git, scope: str, config: Mapping[str, str]) -> SetupStep:
+    """Set settings in git's configuration. `scope` is the option of `git config` for it."""
+    configured = settings(git, scope)
+    changed = [name for name, value in config.items() if configured.get(name) != [value]]
     for name in changed:
-        git.run("config", scope, "--replace-all", name, wanted[name])
-    return SetupStep(
-        "config",
-        _WHOSE[scope],
-        "now names this Capsule" if changed else "is already right",
-        bool(changed),
-    )
+        git.run("config", scope, "--replace-all", name, config[name])
+    outcome = "now names this Capsule" if changed else "is already right"
+    return SetupStep("config", _CONFIGURATIONS[scope], outcome, bool(changed))
 
 
 def _unconfigure(git: Git, scope: str) -> Iterator[SetupStep]:
-    there, known = settings(git, scope).keys(), clone_config([""]).keys()
-    for name in there & known:
+    """Remove Capsule's settings from git's configuration. Yield what was removed and kept."""
+    configured = settings(git, scope).keys()
+    own = configured & clone_config([""]).keys()
+    for name in own:
         git.run("config", scope, "--unset-all", name)
-    if there & known:
-        yield SetupStep("config", _WHOSE[scope], "no longer has the settings", True)
-    if others := sorted(there - known):
-        yield SetupStep(
-            "config",
-            _WHOSE[scope],
-            f"kept, because Capsule did not set it: {', '.join(others)}",
-            False,
-        )
+    where = _CONFIGURATIONS[scope]
+    if own:
+        yield SetupStep("config", where, "no longer has the settings", True)
+    foreign = sorted(configured - own)
+    if foreign:
+        reason = f"kept, because Capsule did not set it: {', '.join(foreign)}"
+        yield SetupStep("config", where, reason, False)
 
 
 def _add_hook(repository: Repository, everywhere: bool) -> SetupStep:
-    there = find_hook(repository, everywhere=everywhere)
-    if there.runs and (there.obstacle or not has_block(there.data)):
-        return SetupStep("hook", there.runs, "runs the check", False)
-    if there.obstacle:
-        return SetupStep("hook", there.path, f"left alone: {there.obstacle}", False, there.way_out)
-    if not install_hook(there):
-        return SetupStep("hook", there.path, "is already right", False)
+    """Add Capsule's line to the pre-commit hook, unless something prevents it."""
+    hook = find_hook(repository, everywhere=everywhere)
+    if hook.runs and (hook.obstacle or not has_block(hook.data)):
+        return SetupStep("hook", hook.runs, "runs the check", False)
+    if hook.obstacle:
+        return SetupStep("hook", hook.path, f"left alone: {hook.obstacle}", False, hook.way_out)
+    if not install_hook(hook):
+        return SetupStep("hook", hook.path, "is already right", False)
     return SetupStep(
-        "hook", there.path, "is made" if there.data is None else "now has the check", True
+        "hook", hook.path, "is made" if hook.data is None else "now has the check", True
     )
 
 
-def _users(repository: Repository) -> set[str]:
-    """The attributes that use the drivers: of other stores, and of other worktrees of this
-    repository.
+def _attribute_files(repository: Repository) -> set[str]:
+    """Return the files of attributes that use the drivers, in all worktrees of the repository. They
+    belong to other stores, or to this store in other worktrees.
     """
-    worktrees = repository.git.run("worktree", "list", "--porcelain").text.split("\n")
-    tops = [line.removeprefix("worktree ") for line in worktrees if line.startswith("worktree ")]
-    places = [
-        (top, ("--untracked",), ":(top,glob)**/.gitattributes")
-        for top in tops
-        if os.path.isdir(top)
-    ]
+    searches = []
+    for line in repository.git.run("worktree", "list", "--porcelain").text.split("\n"):
+        top = line.removeprefix("worktree ")
+        if line.startswith("worktree ") and os.path.isdir(top):
+            searches.append((top, "--untracked", ":(top,glob)**/.gitattributes"))
+    searches.append((repository.common, "--no-index", "info/attributes"))
     paths = set()
-    for top, options, spec in [*places, (repository.common, ("--no-index",), "info/attributes")]:
+    for top, option, spec in searches:
+        command = ("grep", "-l", "-z", option, "-E", _DRIVER_LINE, "--", spec)
         try:
-            names = (
-                Git(top)
-                .run("grep", "-l", "-z", *options, "-E", _USE, "--", spec, ok_codes=(0, 1))
-                .fields
-            )
+            names = Git(top).run(*command, ok_codes=(0, 1)).fields
         except GitFailed:
-            continue  # There is no such file, or the worktree is gone.
+            continue  # The file does not exist, or the worktree was removed.
         paths |= {os.path.join(top, name) for name in names}
     return paths

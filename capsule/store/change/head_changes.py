@@ -52,31 +52,28 @@ def head_change(
     Raises:
         InvalidInput: A value can't be accepted, or there is nothing to change.
     """
-    if title is not None:
-        title = check_title(title)
+    new_title = None if title is None else check_title(title)
     new_tags = None if tags is None else check_tags(tags)
     added_tags = check_tags(tagged)
     removed_tags = frozenset(untagged)
     with_switches({}, mcp_servers or {})  # Checked before any file is opened.
     new_flags = {name: is_on for name, is_on in flags.items() if is_on is not None}
-    changes_other_fields = bool(added_tags or removed_tags or new_flags or mcp_servers)
-    if title is None and new_tags is None and not changes_other_fields:
+    changes_other_fields = any([added_tags, removed_tags, new_flags, mcp_servers])
+    if new_title is None and new_tags is None and not changes_other_fields:
         raise InvalidInput(
             "there is nothing to change; give a title, tags, pinned, archived or mcpServers"
         )
 
     def change(head: Head) -> None:
         metadata = head["metadata"]
-        if title is not None:
-            _change_title(head, title, by, instead_of)
+        if new_title is not None:
+            _change_title(head, new_title, by, instead_of)
         if new_tags is not None:
             metadata["tags"] = new_tags
         _change_tags(metadata, added_tags, removed_tags)
         if mcp_servers:
             set_overrides(metadata, with_switches(metadata.get("mcpServers"), mcp_servers))
-        for name, is_on in new_flags.items():
-            if is_on or name in metadata:  # A flag that is off is not added.
-                metadata[name] = is_on
+        _set_flags(metadata, new_flags)
 
     return change
 
@@ -105,6 +102,13 @@ def _change_tags(metadata: Head, added: list[str], removed: frozenset[str]) -> N
         remaining = [tag for tag in present if tag not in removed]
         new = [tag for tag in added if tag not in remaining]
         metadata["tags"] = remaining + new
+
+
+def _set_flags(metadata: Head, flags: Mapping[str, bool]) -> None:
+    """Set flags. A flag that is off is not added."""
+    for name, is_on in flags.items():
+        if is_on or name in metadata:
+            metadata[name] = is_on
 
 
 def set_overrides(metadata: Head, overrides: Overrides) -> None:
