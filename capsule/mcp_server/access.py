@@ -36,7 +36,7 @@ class Access:
     name: str | None = None
     scope: Scope = "admin"
 
-    def has(self, scope: Scope) -> bool:
+    def includes(self, scope: Scope) -> bool:
         """Return whether the client has a scope."""
         return SCOPES.index(scope) <= SCOPES.index(self.scope)
 

@@ -167,7 +167,7 @@ class CapsuleServer(MCPServer[Any]):
             access = self.stores.access(ctx)
             tools = [(tool, sdk.tool_of(self, tool["name"])) for tool in result["tools"]]
             result["tools"] = [
-                listed for listed, tool in tools if tool and access.has(required_scope(tool))
+                listed for listed, tool in tools if tool and access.includes(required_scope(tool))
             ]
         return result
 
@@ -181,7 +181,7 @@ class CapsuleServer(MCPServer[Any]):
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {visible(name[:80])}")
         scope = required_scope(tool, arguments)
-        if context is not None and not access_of(context).has(scope):
+        if context is not None and not access_of(context).includes(scope):
             raise ToolError(
                 f"{name} was not called: this needs the scope {scope!r}, and you have "
                 f"{access_of(context).scope!r}. Tell the user."

@@ -189,15 +189,16 @@ def planned_removal(ctx: Context, id: str, message: str, what: What) -> PlannedR
         return PlannedRemoval(words=words, ids=removal.ids, roles=removal.roles, are_own=is_all_own)
     history, _, _ = store.branches.tree(conversation_id)
     position = find_message(history, message, conversation_id)
-    which, alone = str(history[position]["id"]), what == "alone"
-    removal = store.branches.remove(conversation_id, which, keep_children=alone, dry_run=True)
+    message_id = str(history[position]["id"])
+    alone = what == "alone"
+    removal = store.branches.remove(conversation_id, message_id, keep_children=alone, dry_run=True)
     with_it = "and all that answers it" if len(removal.ids) > 1 else "and keep its answers"
-    said = f"message @{position} {quoted(history[position]['content'], 60)} {with_it}"
+    description = f"message @{position} {quoted(history[position]['content'], 60)} {with_it}"
     is_all_own = _are_own(ctx, history, removal.ids)
     return PlannedRemoval(
-        message=which,
+        message=message_id,
         alone=alone,
-        words=said,
+        words=description,
         ids=removal.ids,
         roles=removal.roles,
         are_own=is_all_own,
@@ -222,8 +223,10 @@ def ask_to_remove(
     head = store.head(conversation_id)
     planned_removal = f"{removal.words}, {removal.count}? They go to the store's trash."
     question = f"Delete from the conversation {_title_and_id(head)}: {planned_removal}"
-    which = f"The user can do it: capsule delete {head.id} --which {removal.message}"
-    command = which if removal.message else f"The user can do it: capsule branch trim {head.id}"
+    message_id = f"The user can do it: capsule delete {head.id} --which {removal.message}"
+    command = (
+        message_id if removal.message else f"The user can do it: capsule branch trim {head.id}"
+    )
     return _ask(ctx, question, confirm, instead="" if removal.are_own else command)
 
 
@@ -268,13 +271,13 @@ def ask_to_edit(
             f"Nothing was done: message {word(target.id)} is by {quoted(str(message.from_))}, not "
             f"by you. {hint}"
         )
-    which = (
+    message_id = (
         f"message @{message.at} {quoted(message.content, 60)} of the conversation "
         f"{_title_and_id(store.head(conversation_id))}"
     )
     return _ask(
         ctx,
-        f"Replace {which} by {quoted(content, 60)}? A copy stays in the trash.",
+        f"Replace {message_id} by {quoted(content, 60)}? A copy stays in the trash.",
         confirm=False,
         instead=f"The user can do it: capsule edit {conversation_id} --which {target.id}. {hint}",
     )

@@ -106,7 +106,7 @@ def listen(host: str, port: int) -> ListeningSocket:
     )
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 
@@ -118,7 +118,7 @@ def run(
     *,
     last_s: float,
     background_tasks: Iterable[Callable[[], Coroutine[Any, Any, None]]] = (),
-    ending: Callable[[], Coroutine[Any, Any, None]] = _nothing,
+    ending: Callable[[], Coroutine[Any, Any, None]] = _do_nothing,
     **options: Any,
 ) -> None:
     """Serve until a signal comes, then end the process. Never returns.

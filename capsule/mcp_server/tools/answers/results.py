@@ -367,10 +367,10 @@ def output_forms(capabilities: ClientCapabilities | None) -> frozenset[str]:
     declared: dict[str, Any] = {}
     if capabilities is not None:
         declared = {**(capabilities.experimental or {}), **(capabilities.extensions or {})}
-    taken = declared.get(EXTENSION, {}).get("takes")
-    if not isinstance(taken, list):
+    declared_forms = declared.get(EXTENSION, {}).get("takes")
+    if not isinstance(declared_forms, list):
         return frozenset({"text"})
-    forms = frozenset(form for form in ("text", "data") if form in taken)
+    forms = frozenset(form for form in ("text", "data") if form in declared_forms)
     return forms or frozenset({"text"})
 
 
@@ -386,8 +386,8 @@ async def format_for_client(
     forms = output_forms(ctx.session.client_capabilities)
     if "data" not in forms:
         # A client expects structured content if the tool publishes a schema for it.
-        tools = [_without(tool, "outputSchema") for tool in _dict_list(result, "tools")]
-        return {**_without(result, "structuredContent"), **({"tools": tools} if tools else {})}
+        tools = [_without_key(tool, "outputSchema") for tool in _dict_list(result, "tools")]
+        return {**_without_key(result, "structuredContent"), **({"tools": tools} if tools else {})}
     if "text" not in forms and "structuredContent" in result:
         short = [
             {**block, "text": str(block.get("text", "")).split("\n", 1)[0]}
@@ -397,7 +397,7 @@ async def format_for_client(
     return result
 
 
-def _without(value: dict[str, Any], name: str) -> dict[str, Any]:
+def _without_key(value: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: part for key, part in value.items() if key != name}
 
 

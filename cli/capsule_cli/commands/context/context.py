@@ -92,7 +92,7 @@ def capture(
             store.context.set(conversation_id, captured)
     if not global_options.json:
         _print_omitted(captured, planned=dry_run)
-    said = f"{with_count(len(captured.files), 'file')}, about {captured.tokens:,} tokens"
+    counts = f"{with_count(len(captured.files), 'file')}, about {captured.tokens:,} tokens"
     facts = {
         "id": conversation_id,
         "written": not dry_run,
@@ -112,7 +112,7 @@ def capture(
     }
     print_answer(
         facts,
-        f"{conversation_id}: {'would capture' if dry_run else 'captured'} {one_line(captured.root)}: {said}",
+        f"{conversation_id}: {'would capture' if dry_run else 'captured'} {one_line(captured.root)}: {counts}",
     )
 
 

@@ -59,13 +59,15 @@ def status() -> None:
 def _print_steps(steps: Sequence[SetupStep], *, ok: bool = True) -> None:
     """Print the steps of a setup or teardown. `ok` is false if a person has to do something."""
     lines = [] if steps else ["nothing of Capsule is set up here"]
-    where = {
+    place_names = {
         "repository": "git's configuration of this repository",
         "yours": "your own configuration of git",
     }
     for step in steps:
-        lines.append(f"{one_line(where.get(step.where, step.where))}: {one_line(step.what)}")
-        lines += [f"  to do: {one_line(step.todo)}"] if step.todo else []
+        place = place_names.get(step.where, step.where)
+        lines.append(f"{one_line(place)}: {one_line(step.what)}")
+        if step.todo:
+            lines.append(f"  to do: {one_line(step.todo)}")
     if any(step.changed and step.kind in ("attributes", "ignore") for step in steps):
         advice = "commit .gitattributes and .gitignore, so that other clones get them too"
         lines.append(f"{advice}: capsule git commit")
@@ -77,10 +79,13 @@ def _status_lines(status: RepositoryStatus) -> Iterator[str]:
     for todo, findings in groupby(status.findings, lambda finding: finding.todo):
         yield from (finding.what for finding in findings)
         yield f"  {todo}"
-    where = status.top + (f", folder {status.folder}" if status.folder else "")
-    follows = f", which follows {status.upstream}" if status.upstream else ""
-    branch = f"branch {status.branch}{follows}" if status.branch else "no branch is checked out"
-    yield (
-        f"{'this clone is set up' if status.is_fine else 'something is to be done'}: {where}; "
-        f"{branch}"
-    )
+    place = status.top
+    if status.folder:
+        place += f", folder {status.folder}"
+    branch = "no branch is checked out"
+    if status.branch:
+        branch = f"branch {status.branch}"
+        if status.upstream:
+            branch += f", which follows {status.upstream}"
+    verdict = "this clone is set up" if status.is_fine else "something is to be done"
+    yield f"{verdict}: {place}; {branch}"

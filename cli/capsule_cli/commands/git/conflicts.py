@@ -31,22 +31,17 @@ def _list(id: str | None) -> None:
     with open_core_store() as store:
         conflicts = store.conflicts.list(store.resolve(id) if id is not None else None)
         ids = store.ids() if in_terminal() else []
-    rows = [
-        (
-            conflict.id,
-            "" if in_terminal() else conflict.title,  # For a person the value is worth more.
-            conflict.field,
-            str(number),
-            _value_text(value),
-            time or "",
-            "stands" if value == conflict.kept else "",
-        )
-        for conflict in conflicts
-        for number, (value, time) in enumerate(conflict.values, 1)
-    ]
+    rows = []
+    for conflict in conflicts:
+        # In a terminal the title is left out, because the value needs the space.
+        title = "" if in_terminal() else conflict.title
+        for number, (value, time) in enumerate(conflict.values, 1):
+            mark = "stands" if value == conflict.kept else ""
+            cells = (conflict.field, str(number), _value_text(value), time or "", mark)
+            rows.append((conflict.id, title, *cells))
     columns = ("id", "title", "field", "n", "value", "set at", "")
-    value = [conflict.as_json() for conflict in conflicts]
-    print_list(value, columns, rows, "there are no conflicts", last="value", ids=ids)
+    answer = [conflict.as_json() for conflict in conflicts]
+    print_list(answer, columns, rows, "there are no conflicts", last="value", ids=ids)
 
 
 def resolve(

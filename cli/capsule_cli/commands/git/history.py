@@ -88,12 +88,12 @@ def diff(
             print_safe_bytes(difference.text(coloured=styled("x", 1) != "x"))
 
 
-def past_of(store: CoreStore, id: str, time: str, *, announce: bool) -> PastVersion:
+def past_of(store: CoreStore, id: str, revision: str, *, announce: bool) -> PastVersion:
     """Return a past version of a conversation, which may be deleted now. With `announce`, name its
     commit on stderr.
     """
     clone = git.open(store)
-    version = clone.version(clone.resolve(id), time)
+    version = clone.version(clone.resolve(id), revision)
     if announce:
         print_notice(one_line(_version_text(version)))
     return version
@@ -105,16 +105,18 @@ def _version_text(version: PastVersion) -> str:
 
 def restore(
     id: Id,
-    time: str = option("--at REV", f"The version: {_REVISION}.", ...),
+    revision: str = option("--at REV", f"The version: {_REVISION}.", ...),
     dry_run: DryRun = False,
 ) -> None:
     """Bring an earlier version of a conversation back from git, as a new write."""
     with open_core_store() as store:
         clone = git.open(store)
-        restored = clone.restore(clone.resolve(id), time, dry_run=dry_run)
-    result, how = restored.as_json(), _version_text(restored.version)
-    text = f"{'would be' if dry_run else 'is'} {how}: {'; '.join(restored.changes)}"
+        restored = clone.restore(clone.resolve(id), revision, dry_run=dry_run)
+    value = restored.as_json()
+    version_text = _version_text(restored.version)
+    text = f"{'would be' if dry_run else 'is'} {version_text}: {'; '.join(restored.changes)}"
     if not restored.changes:
-        text = f"already has this version, {how}; nothing was changed"
-    kept = f"; the former version is kept as {one_line(restored.kept)}" if restored.kept else ""
-    print_answer(result, f"conversation {result['id']} {one_line(result['title'])!r} {text}{kept}")
+        text = f"already has this version, {version_text}; nothing was changed"
+    if restored.kept:
+        text += f"; the former version is kept as {one_line(restored.kept)}"
+    print_answer(value, f"conversation {value['id']} {one_line(value['title'])!r} {text}")

@@ -243,30 +243,26 @@ def _sync_lines(result: SyncResult) -> list[str]:
     """Return the lines about a sync: commit, received commits, kept files, notes, pushed commits."""
     lines = _commit_lines(result.committed)
     if result.received:
-        documents = [
-            brought for applied in result.applied for brought in applied.documents.values()
-        ]
-        files = sum(applied.files for applied in result.applied)
-        parts = [
-            with_count(len(documents), "document"),
-            *([with_count(files, "other file")] if files else []),
-        ]
-        how = "merged" if result.merged else "received"
-        lines.append(
-            f"{how} {with_count(result.received, 'commit')} from {result.remote}: {', '.join(parts)}"
-        )
+        document_count = sum(len(applied.documents) for applied in result.applied)
+        file_count = sum(applied.files for applied in result.applied)
+        counts = with_count(document_count, "document")
+        if file_count:
+            counts += f", {with_count(file_count, 'other file')}"
+        action = "merged" if result.merged else "received"
+        commits = with_count(result.received, "commit")
+        lines.append(f"{action} {commits} from {result.remote}: {counts}")
     lines += [
         f"kept {one_line(path)}, which one side deleted and the other changed"
         for path in result.kept
     ]
     lines += [one_line(note) for note in result.notes]
     for applied in result.applied:
-        for path, brought in applied.documents.items():
-            if brought.why:
+        for path, document in applied.documents.items():
+            if document.why:
                 lines.append(
-                    f"kept {one_line(path)}, which was deleted there: {one_line(brought.why)}"
+                    f"kept {one_line(path)}, which was deleted there: {one_line(document.why)}"
                 )
-            lines += [f"{one_line(path)}: {one_line(note)}" for note in brought.notes]
+            lines += [f"{one_line(path)}: {one_line(note)}" for note in document.notes]
     if result.pushed:
         lines.append(f"pushed {with_count(result.pushed, 'commit')} to {result.remote}")
     return lines

@@ -237,10 +237,10 @@ def _chosen_programs(
 
     refuse_if(all_programs and names, "means all programs, so name none", "--all")
     if all_programs:
-        here = [client for client in programs.CLIENTS if _has_settings(client, scope, paths)]
-        if not here:
+        present = [client for client in programs.CLIENTS if _has_settings(client, scope, paths)]
+        if not present:
             raise CommandStopped("no settings of a program were found; name the programs")
-        return here
+        return present
     if not names:
         raise usage_error(
             "name programs, or give --all: "
@@ -425,24 +425,26 @@ def _served_store_text(launch: LaunchCommand) -> str:
 
 
 def _change_text(plan: SettingsChange, backup: str | None, dry_run: bool, is_there: bool) -> str:
-    title, path = plan.client.title, plan.path
+    """Return the outcome of a plan in words. The arguments are as for `apply_changes`."""
+    title = plan.client.title
+    subject = f"{title}: {plan.path}"
     if plan.paste:
-        how = "add this to it yourself" if is_there else "change it yourself"
+        action = "add this to it yourself" if is_there else "change it yourself"
         return (
-            f"{title}: {path} is TOML, or has comments that would be lost; "
-            f"{how}:\n{plan.paste.rstrip()}"
+            f"{subject} is TOML, or has comments that would be lost; "
+            f"{action}:\n{plan.paste.rstrip()}"
         )
     if not plan.has_effect:
-        return (
-            f"{title}: {path} has {'the entry already' if is_there else 'no entry'}; nothing "
-            "to change"
-        )
+        return f"{subject} has {'the entry already' if is_there else 'no entry'}; nothing to change"
     if dry_run:
         return "\n".join(map(shlex.join, plan.commands)) or plan.diff().removesuffix("\n")
-    before = f"\n  a copy of the former file: {backup}" if backup else ""
-    if not is_there:
-        return (
-            f"{title}: {path} no longer has the entry; servers that {title} has started run "
-            f"until they end{before}"
+    if is_there:
+        text = f"{subject} now has the entry; {plan.client.then.format(title=title)}"
+    else:
+        text = (
+            f"{subject} no longer has the entry; servers that {title} has started run until they "
+            "end"
         )
-    return f"{title}: {path} now has the entry; {plan.client.then.format(title=title)}{before}"
+    if backup:
+        text += f"\n  a copy of the former file: {backup}"
+    return text

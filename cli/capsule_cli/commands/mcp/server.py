@@ -164,7 +164,7 @@ def _open_client_store(
     return store
 
 
-def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ...]) -> None:
+def _over_http(address: str, read_only: bool, tools: Toolset, hosts: tuple[str, ...]) -> None:
     """Serve many clients over HTTP at an address. Never returns."""
     if global_options.instance is not None:
         raise usage_error(
@@ -177,16 +177,16 @@ def _over_http(where: str, read_only: bool, tools: Toolset, hosts: tuple[str, ..
     tokens = tokens_of(root)
     if not tokens.all():
         raise Refused(
-            f"{where}: the server needs a token, and there is none; make one for each client "
+            f"{address}: the server needs a token, and there is none; make one for each client "
             "with: capsule mcp tokens add NAME",
-            path=where,
+            path=address,
         )
     _log_to_stderr()
     from capsule.mcp_server.server import build
     from capsule.mcp_server.stores import HttpClientStores
     from capsule.mcp_server.transport import http, http_process
 
-    listener = http_process.listen(*http_process.parse(where))
+    listener = http_process.listen(*http_process.parse(address))
 
     def ready() -> None:
         url = listener.url + http.PATH

@@ -5,6 +5,7 @@ unread messages in the files of an agent's folder.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsule_cli.commands.messaging.completion import complete_project
@@ -137,15 +138,19 @@ def agent_set(
         f"{project} is not a directory",
         "--project",
     )
-    with open_agent_store() if agent is None else open_named_agent_store() as opening:
-        store, id = opening if isinstance(opening, tuple) else (opening, agent)
+    with ExitStack() as stack:
+        if agent is None:
+            store, agent_id = stack.enter_context(open_agent_store())
+        else:
+            store = stack.enter_context(open_named_agent_store())
+            agent_id = agent
         if project is not None:
-            store.agents.move(id or store.agent or "", os.path.realpath(project))
-        agent_state = store.agents.policy(id, dm=dm, discoverable=discoverable)
-    moved = f"in the project {agent_state.project}, " if project is not None else ""
+            store.agents.move(agent_id or store.agent or "", os.path.realpath(project))
+        agent_state = store.agents.policy(agent_id, dm=dm, discoverable=discoverable)
+    project_text = f"in the project {agent_state.project}, " if project is not None else ""
     print_answer(
         agent_state.as_json(),
-        f"{agent_state.id}: {moved}dm {agent_state.dm_policy}, discoverable {agent_state.discoverable}",
+        f"{agent_state.id}: {project_text}dm {agent_state.dm_policy}, discoverable {agent_state.discoverable}",
     )
 
 
@@ -201,28 +206,30 @@ def agent_requests() -> None:
     )
 
 
-def agent_allow(other: Agent, reason: Reason = None) -> None:
+def agent_allow(other_agent: Agent, reason: Reason = None) -> None:
     """Allow another agent to write to the agent, if it is restricted."""
     with open_agent_store() as (store, agent):
-        agent_state = store.agents.allow(other=other, reason=reason)
-    print_answer(agent_state.as_json(), f"{agent}: allowed {one_line(other)}")
+        agent_state = store.agents.allow(other=other_agent, reason=reason)
+    print_answer(agent_state.as_json(), f"{agent}: allowed {one_line(other_agent)}")
 
 
-def agent_block(other: Agent, reason: Reason = None) -> None:
+def agent_block(other_agent: Agent, reason: Reason = None) -> None:
     """Stop the agent and another one from writing to each other. Their messages stay readable."""
     with open_agent_store() as (store, agent):
-        agent_state = store.agents.block(other=other, reason=reason)
-    print_answer(agent_state.as_json(), f"{agent}: blocked {one_line(other)}")
+        agent_state = store.agents.block(other=other_agent, reason=reason)
+    print_answer(agent_state.as_json(), f"{agent}: blocked {one_line(other_agent)}")
 
 
-def agent_unblock(other: Agent) -> None:
+def agent_unblock(other_agent: Agent) -> None:
     """Remove the agent's decision about another agent, which is then neither allowed
     nor blocked.
     """
     with open_agent_store() as (store, agent):
-        store.agents.forget(other=other)
+        store.agents.forget(other=other_agent)
         agent_state = store.agents.get(agent)
-    print_answer(agent_state.as_json(), f"{agent}: neither allows nor blocks {one_line(other)}")
+    print_answer(
+        agent_state.as_json(), f"{agent}: neither allows nor blocks {one_line(other_agent)}"
+    )
 
 
 def agent_status(
@@ -252,10 +259,10 @@ _ARROWS = {"out": "->", "in": "<-", "both": "<->"}
 
 def _links(project: capsule.Project) -> str:
     parts = []
-    for other, link in project.links.items():
+    for other_project, link in project.links.items():
         arrow = _ARROWS.get(str(link.get("direction")), "?")
         suffix = "" if link.get("enabled") is not False else " (off)"
-        parts.append(f"{arrow} {other}{suffix}")
+        parts.append(f"{arrow} {other_project}{suffix}")
     return ", ".join(parts)
 
 
@@ -281,23 +288,23 @@ def project_list() -> None:
 
 def project_link(
     project: Project,
-    other: OtherProject,
+    other_project: OtherProject,
     direction: Literal["both", "out", "in"] = option("--direction", _DIRECTION, "both"),
 ) -> None:
     """Let the agents of a project see another project: its open channels, and the agents that its
     own agents find.
     """
     with open_full_store() as store:
-        linked = store.projects.link(project, other, direction=direction)
+        linked = store.projects.link(project, other_project, direction=direction)
     print_answer(linked.as_json(), f"{linked.id}: {_links(linked)}")
 
 
-def project_unlink(project: Project, other: OtherProject) -> None:
+def project_unlink(project: Project, other_project: OtherProject) -> None:
     """End the link of two projects. Agents that are members of a channel only because of the link
     leave it.
     """
     with open_full_store() as store:
-        unlinked = store.projects.unlink(project, other)
+        unlinked = store.projects.unlink(project, other_project)
     print_answer(unlinked.as_json(), f"{unlinked.id}: {_links(unlinked) or 'no link'}")
 
 

@@ -92,11 +92,13 @@ def send(
     reports for each recipient: stored, rung (a wake was delivered), or read.
     """
     refuse_if(
-        sum(each is not None for each in (to, channel, conversation)) > 1, "give one target", "--to"
+        sum(target is not None for target in (to, channel, conversation)) > 1,
+        "give one target",
+        "--to",
     )
     content = message_text(text, file)
     with open_agent_store() as (store, agent):
-        sent = store.messages.send(
+        receipt = store.messages.send(
             content,
             agent=agent,
             to=to,
@@ -115,9 +117,9 @@ def send(
         ("invalid", "is not a member there"),
         ("unknown", "is not an agent that you can find"),
     ):
-        for name in sent.mentions.get(key, ()):
+        for name in receipt.mentions.get(key, ()):
             print_notice(f"{one_line(name)} was not mentioned: it {reason}")
-    _print_sent(sent, sent.message)
+    _print_sent(receipt, receipt.message)
 
 
 def message_status(id: Message) -> None:
@@ -125,8 +127,10 @@ def message_status(id: Message) -> None:
     read.
     """
     with open_named_agent_store() as store:
-        sent = store.messages.status(id)
-    _print_sent(sent, "\n".join(f"{name}\t{state}" for name, state in sent.recipients.items()))
+        receipt = store.messages.status(id)
+    _print_sent(
+        receipt, "\n".join(f"{name}\t{state}" for name, state in receipt.recipients.items())
+    )
 
 
 def message_edit(
@@ -150,14 +154,14 @@ def message_edit(
 def message_react(id: Message, emoji: Annotated[str, argument("EMOJI", "The sign.", ...)]) -> None:
     """React to a message with an emoji, such as 👍, and print the id of the reaction."""
     with open_agent_store() as (store, agent):
-        sent = store.messages.react(id, emoji, agent=agent)
-    _print_sent(sent, sent.message)
+        receipt = store.messages.react(id, emoji, agent=agent)
+    _print_sent(receipt, receipt.message)
 
 
-def _print_sent(sent: Sent, plain: str) -> None:
-    recipients = ", ".join(f"{name}: {state}" for name, state in sent.recipients.items())
+def _print_sent(receipt: Sent, plain: str) -> None:
+    recipients = ", ".join(f"{name}: {state}" for name, state in receipt.recipients.items())
     print_answer(
-        sent.as_json(), f"{sent.message}  {recipients}" if in_terminal() else plain, line=True
+        receipt.as_json(), f"{receipt.message}  {recipients}" if in_terminal() else plain, line=True
     )
 
 
@@ -227,11 +231,11 @@ def listen(
                     run_command_for(
                         mail.as_json(), exec_, "CAPSULE_MESSAGE", short={"content": ""}, **variables
                     )
-                    # A command may take long: what it got must not come again when this process is
-                    # ended.
+                    # A command may take long. A signal may end this process meanwhile, and a message
+                    # whose command has ended must not be printed again.
                     if ack:
-                        at = {"conversation": mail.conversation, "message": mail.id}
-                        store.messages.ack(agent=agent, topic=topic, thread=thread, **at)
+                        acknowledged = {"conversation": mail.conversation, "message": mail.id}
+                        store.messages.ack(agent=agent, topic=topic, thread=thread, **acknowledged)
             if ack and batch.messages:
                 store.messages.ack(agent=agent, cursor=batch.cursor)
             is_last = not follow if batch.messages else wait_s is not None
@@ -258,10 +262,10 @@ def _print_message(mail: Mail) -> None:
 def history(
     id: Id,
     limit: int = option("--limit -n N", "Print at most N messages.", 20, min=1),
-    before: str | None = option(
+    older_cursor: str | None = option(
         "--before CURSOR", "Print the page before this cursor: the `before` of a page."
     ),
-    after: str | None = option(
+    newer_cursor: str | None = option(
         "--after CURSOR", "Print the page after this cursor: the `after` of a page."
     ),
     topic: Topic = None,
@@ -274,15 +278,17 @@ def history(
     sides.
     """
     refuse_if(
-        before is not None and after is not None, "give --before or --after, not both", "--before"
+        older_cursor is not None and newer_cursor is not None,
+        "give --before or --after, not both",
+        "--before",
     )
     with open_agent_store() as (store, agent):
         page = store.messages.history(
             store.resolve(id),
             agent=agent,
             limit=limit,
-            before=before,
-            after=after,
+            before=older_cursor,
+            after=newer_cursor,
             topic=topic,
             thread=thread,
         )

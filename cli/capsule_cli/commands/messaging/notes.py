@@ -45,36 +45,36 @@ def note_search(
     tags: Tags = None,
     any_tag: bool = flag("--any", _ANY),
     session: Session = None,
-    of: Of = None,
+    author: Of = None,
     limit: Limit = 20,
 ) -> None:
     """Search notes by words, tags and session, the best first."""
     with open_named_agent_store() as store:
         notes = store.notes.search(
-            text, tags=tags or (), any_tag=any_tag, session=session, of=of, limit=limit
+            text, tags=tags or (), any_tag=any_tag, session=session, of=author, limit=limit
         )
     _print_notes(notes)
 
 
-def note_list(of: Of = None, limit: Limit = 20) -> None:
+def note_list(author: Of = None, limit: Limit = 20) -> None:
     """List notes, the latest first."""
     with open_named_agent_store() as store:
-        notes = store.notes.search(of=of, limit=limit)
+        notes = store.notes.search(of=author, limit=limit)
     _print_notes(notes)
 
 
-def note_share(other: Agent) -> None:
+def note_share(reader: Agent) -> None:
     """Permit another agent to read the notes. The permission is recorded."""
     with open_agent_store() as (store, _):
-        head = store.notes.share(other)
-    print_answer(head.as_json(), f"{head.id}: {one_line(other)} may read them")
+        head = store.notes.share(reader)
+    print_answer(head.as_json(), f"{head.id}: {one_line(reader)} may read them")
 
 
-def note_unshare(other: Agent) -> None:
+def note_unshare(reader: Agent) -> None:
     """Stop sharing the notes with another agent."""
     with open_agent_store() as (store, _):
-        head = store.notes.unshare(other)
-    print_answer(head.as_json(), f"{head.id}: {one_line(other)} can no longer read them")
+        head = store.notes.unshare(reader)
+    print_answer(head.as_json(), f"{head.id}: {one_line(reader)} can no longer read them")
 
 
 def _print_notes(notes: Sequence[Note]) -> None:

@@ -58,20 +58,20 @@ def as_lines(history: Sequence[Entry], tree: Tree, current: str | None) -> Itera
         current: The id of the last message of the active branch.
     """
     active = set(tree.path(current))
-    drawn = set[int]()
+    seen_positions = set[int]()
     roots = tree.children.get(-1, [])
     first_prefixes = ("", "") if len(roots) < 2 else ("+- ", "|  ")
     # Messages in a circle are below no root, so each message is tried as a root.
     for root in [*roots, *range(len(tree))]:
-        if root in drawn:
+        if root in seen_positions:
             continue
         # Each item has a position, the prefix of its line, and the prefix of the lines below it.
         stack = [(root, *first_prefixes)]
         while stack:
             position, prefix, prefix_below = stack.pop()
-            if position in drawn:
+            if position in seen_positions:
                 continue
-            drawn.add(position)
+            seen_positions.add(position)
             star = "*" if position in active else " "
             yield _line(history[position], position, tree, prefix, star)
             children = tree.children.get(position, [])
