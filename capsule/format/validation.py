@@ -76,7 +76,9 @@ class DocumentKind:
 
     def ordered(self, document: Document) -> Document:
         """Return the document in canonical order."""
-        return in_order(document) if self.has_entries else order_record(document, self.part)
+        if self.has_entries:
+            return in_order(document)
+        return order_record(document, self.part)
 
     def check(self, document: Document, path: str, data: bytes | None = None) -> None:
         """Raise InvalidDocument with each wrong field unless `document` is of this kind.
@@ -100,7 +102,9 @@ class DocumentKind:
             self.check(document, path, data)
         except InvalidDocument as error:
             return list(error.problems)
-        return oddities(document, path, data) if self.has_entries else []
+        if not self.has_entries:
+            return []
+        return oddities(document, path, data)
 
 
 CONVERSATION = DocumentKind("conversations", "conversation", "", is_id, check_id, has_entries=True)

@@ -653,7 +653,9 @@ def readable_from(subject: str | None, target: PolicyTarget) -> str:
     if subject is None or target.type != "group" or target.history == "all":
         return ""
     member = target.members_by_id.get(subject)
-    return member.joined_at if member is not None and member.is_in else ""
+    if member is None or not member.is_in:
+        return ""
+    return member.joined_at
 
 
 def first_readable_time(subject: str, target: PolicyTarget, created_at: str) -> str:

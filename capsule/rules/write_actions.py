@@ -359,7 +359,9 @@ def _without_own_removed(subject: str | None, old: list[dict[str, Any]], new: _E
     for index, entry in enumerate(old):
         if entry.get("from") == subject and entry.get("id") not in new_ids:
             own_removed.add(index)
-    return remove_messages(old, Tree(old), own_removed) if own_removed else old
+    if not own_removed:
+        return old
+    return remove_messages(old, Tree(old), own_removed)
 
 
 def _entries_of_others(subject: str | None, entries: _Entries) -> list[Mapping[str, Any]]:

@@ -49,7 +49,9 @@ class Channel(NamedTuple):
     @property
     def id(self) -> str:
         """The id of its conversation, unless it has one that `is_apart`."""
-        return notes_id(self.owner) if self.owner else channel_id(self.scope, self.name)
+        if self.owner:
+            return notes_id(self.owner)
+        return channel_id(self.scope, self.name)
 
     @property
     def is_global_default(self) -> bool:

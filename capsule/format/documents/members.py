@@ -111,7 +111,9 @@ def _parse_members(items: list[Any]) -> tuple[Member, ...]:
             continue
         member = _parse_member(item)
         earlier = members.get(member.id)
-        members[member.id] = member if earlier is None else _merge_duplicates(earlier, member)
+        if earlier is not None:
+            member = _merge_duplicates(earlier, member)
+        members[member.id] = member
     return tuple(members.values())
 
 

@@ -52,7 +52,10 @@ def _in_order(part: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, list):
             items = []
             for item in value:
-                items.append(_in_order(child_part, item) if isinstance(item, dict) else item)
+                if isinstance(item, dict):
+                    items.append(_in_order(child_part, item))
+                else:
+                    items.append(item)
             ordered[name] = items
     return ordered
 

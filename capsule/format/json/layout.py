@@ -173,7 +173,9 @@ def context_in(data: bytes) -> tuple[int, int] | None:
     if data.startswith(_CONTEXT_EMPTY, line):
         return start, start + 2
     end = data.find(_CONTEXT_END, start)
-    return None if end < 0 else (start, end + len(_CONTEXT_END) - 2)
+    if end < 0:
+        return None
+    return start, end + len(_CONTEXT_END) - 2
 
 
 # --- The history ---
@@ -241,7 +243,9 @@ def find_entry(history: bytes, id: str) -> tuple[int, bytes] | None:
         it is not there, or it begins before the piece.
     """
     line = history.find(id_line(id))
-    start = history.rfind(_ENTRY, 0, line + 1) if line >= 0 else -1
+    if line < 0:
+        return None
+    start = history.rfind(_ENTRY, 0, line + 1)
     if start < 0:
         return None
     end = history.find(_ENTRY_END, line) + len(_ENTRY_END)

@@ -94,7 +94,9 @@ class Comparison:
         if self.deleted:
             return ["deleted"]
         if self.created:
-            return [f"created with {_count(len(self.added))}" if self.added else "created"]
+            if not self.added:
+                return ["created"]
+            return [f"created with {_count(len(self.added))}"]
         phrases = []
         for name in ("added", "edited", "removed"):
             messages = getattr(self, name)

@@ -165,7 +165,9 @@ def merge_set(
     """
 
     def items_by_key(side: Any) -> dict[Any, Any]:
-        return {key(item): item for item in side} if isinstance(side, list) else {}
+        if not isinstance(side, list):
+            return {}
+        return {key(item): item for item in side}
 
     def merge_both_changed() -> list[Any]:
         base_items = items_by_key(base)

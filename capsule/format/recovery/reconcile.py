@@ -416,7 +416,7 @@ class Reconciliation:
 def _count_phrase(entries: list[_Entry]) -> list[str]:
     if not entries:
         return []
-    return [f"{len(entries)} message{'s' if len(entries) > 1 else ''}"]
+    return ["1 message" if len(entries) == 1 else f"{len(entries)} messages"]
 
 
 def reconcile(

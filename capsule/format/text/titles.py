@@ -46,9 +46,10 @@ def title_from(text: str) -> str:
         start = match.start()
         beginning = text[start : min(match.end(), start + _MAX_READ)]
         line = " ".join(re.sub(_HIDDEN, "", beginning).split())
-        words = _HEADING.sub("", line, count=1) if _HEADING.match(line) else line
-        if words:
-            return _cut(words)
+        if _HEADING.match(line):
+            line = _HEADING.sub("", line, count=1)
+        if line:
+            return _cut(line)
     return ""
 
 

@@ -409,7 +409,7 @@ class Removal:
 
     def __str__(self) -> str:
         count = len(self.ids)
-        text = f"{count} message{'' if count == 1 else 's'}"
+        text = "1 message" if count == 1 else f"{count} messages"
         if self.roles:
             roles = ", ".join(f"{number} {role}" for role, number in self.roles.items())
             text += f" ({roles})"
