@@ -573,7 +573,8 @@ class MemoryLeases:
             self._locks[name].release()
 
     def live_instances(self) -> dict[str, dict[str, Any]]:
-        return {instance: dict(details) for instance, details in self._instances.items()}
+        instances = self._instances.copy()  # Other threads may change it meanwhile.
+        return {instance: dict(details) for instance, details in instances.items()}
 
     def is_live(self, instance: str, host: str | None = None, boot_id: str = "") -> bool | None:
         if host not in (None, os.uname().nodename):

@@ -5,6 +5,7 @@ by name.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage
 from capsule.engines.interface import CONVERSATIONS, Engine
+from capsule.engines.memory.engine import MemoryEngine
 from capsule.errors import (
     InvalidDocument,
     InvalidInput,
@@ -127,6 +129,30 @@ def test_a_heartbeat_says_when_it_was(engine: Engine) -> None:
     assert first is not None and engine.leases.last_heartbeat("s_2") is None
     engine.leases.record_heartbeat("s_1")
     assert (engine.leases.last_heartbeat("s_1") or "") >= first
+
+
+def test_instances_are_listed_while_others_come_and_go() -> None:
+    switch_interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    leases = MemoryEngine().leases
+    is_done = threading.Event()
+
+    def come_and_go() -> None:
+        while not is_done.is_set():
+            for number in range(100):
+                leases.acquire(f"instance-{number}")
+            for number in range(100):
+                leases.release(f"instance-{number}")
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(come_and_go)
+        try:
+            for _ in range(2000):
+                leases.live_instances()
+        finally:
+            sys.setswitchinterval(switch_interval_s)
+            is_done.set()
+        other.result()
 
 
 def test_a_name_is_held_by_one_until_it_lets_go(engine: Engine) -> None:
