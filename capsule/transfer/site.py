@@ -1,9 +1,11 @@
-"""Conversations as static pages: one for each, an index of them, and a search that needs no server.
+"""Write conversations as static pages: one for each, an index of them, and a search without a server.
 
-What must stay true: a page loads nothing but files of the site, and whatever a conversation says is
-text there. The same conversations give the same bytes, and a file that is as it should be is not
-written. In the folder only what the site's own list names is replaced or removed, and an attachment
-has no ending that a browser runs. It knows no store.
+The search is a script with all words and the positions of the messages that have them. A list in
+the folder names the files of the site, so that a later export replaces or removes only these.
+
+Invariants: a page loads nothing but files of the site, and texts of conversations are never markup.
+The same conversations give the same bytes, and an unchanged file is not written. An attachment has
+no extension that a browser runs. This module knows no store.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, NoReturn
 
 from capsule.disk.whole_files import read_if_exists, replace_file
 from capsule.errors import Refused
@@ -24,34 +26,48 @@ from capsule.format.documents.head import Head
 from capsule.ids import slug
 from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.formats.plain.html import SCRIPT, SITE_POLICY, STYLE, drawing, page
-from capsule.transfer.interface import Fields
+from capsule.transfer.interface import Draft, Fields
 from capsule.transfer.records.coercion import json_of, objects_of
 
+#: The file that lists the files of the site.
 _LIST = ".capsule-site.json"
-_OWN = re.compile(
+_SITE_FILE = re.compile(
     r"(?:c|attachments)/[a-z0-9][a-z0-9.-]*|(?:index\.html|search\.js|script\.js|style\.css)"
 )
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_ENDINGS = {"image/jpeg": "jpg", "application/pdf": "pdf"} | {
-    f"image/{kind}": kind for kind in ("png", "gif", "webp")
+#: The extensions of attachments. Other types get `bin`.
+_EXTENSIONS = {
+    "image/jpeg": "jpg",
+    "application/pdf": "pdf",
+    "image/png": "png",
+    "image/gif": "gif",
+    "image/webp": "webp",
 }
-#: Characters of scripts without spaces, which are words of their own. `site.js` folds as `_words`
+#: Characters of scripts without spaces, which are words of their own. `site.js` splits as `_words`
 #: does.
-_ALONE = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
-_WORD, _MOST_LETTERS = re.compile(rf"[{_ALONE}]|[^\W_{_ALONE}]+"), 40
-#: How many times a message has a word, over the whole index: it makes a script of about 10 MB.
-_MOST_PLACES = 4_000_000
-_SIGNS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_WORD_CHARACTERS = "\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_WORD_CHARACTERS}]|[^\W_{_WORD_CHARACTERS}]+")
+_MAX_WORD_CHARS = 40
+#: The positions of all words in the index. They make a script of about 10 MB.
+_MAX_POSITIONS = 4_000_000
+#: The largest file of a site that is read to compare it, in bytes.
+_MAX_FILE_BYTES = 1 << 40
+#: The fields of a message that the search finds.
+_SEARCHED_FIELDS = ("content", "reasoning", "toolCalls", "from", "topic")
+#: The digits of six bits in the index.
+_DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 @dataclass(frozen=True, slots=True)
 class HtmlSite:
-    """What was written: how many of each.
+    """The result of writing a site, in numbers.
 
     Attributes:
+        conversations: The conversations.
+        messages: The messages.
         written: The files that are new or changed.
-        removed: Those of an earlier export that are gone.
-        left: The conversations of which the search has not all messages.
+        removed: The files of an earlier export that were removed.
+        left: The conversations with messages that the search does not find, since it is full.
     """
 
     conversations: int
@@ -61,23 +77,34 @@ class HtmlSite:
     left: int
 
     def as_json(self) -> dict[str, int]:
-        """What `--json` prints."""
+        """Return the output of `--json`."""
         return asdict(self)
 
 
 class _SiteFolder:
-    """The folder of a site. Raises Refused: something else is in it."""
+    """The folder of a site.
+
+    Attributes:
+        names: The files of the site that were written or are unchanged.
+        written: The number of files that are new or changed.
+        removed: The number of files that were removed.
+
+    Raises:
+        Refused: Something else is in the folder.
+    """
 
     def __init__(self, path: str) -> None:
-        self.path, self.names, self.written, self.removed = path, set[str](), 0, 0
-        for place in (path, os.path.join(path, "c"), os.path.join(path, "attachments")):
-            is_folder = os.path.isdir(place) and (place == path or not os.path.islink(place))
-            if os.path.lexists(place) and not is_folder:
-                raise Refused(f"{place} is not a folder; give a new or an empty one", path=place)
-        listed = json_of(
-            (read_if_exists(os.path.join(path, _LIST), 1 << 30) or b"").decode("utf-8", "replace")
-        )
-        names = listed.get("files") if isinstance(listed, dict) else None
+        self._path = path
+        self.names: set[str] = set()
+        self.written = 0
+        self.removed = 0
+        for folder in (path, os.path.join(path, "c"), os.path.join(path, "attachments")):
+            is_folder = os.path.isdir(folder) and (folder == path or not os.path.islink(folder))
+            if os.path.lexists(folder) and not is_folder:
+                raise Refused(f"{folder} is not a folder; give a new or an empty one", path=folder)
+        list_bytes = read_if_exists(os.path.join(path, _LIST), 1 << 30) or b""
+        site_list = json_of(list_bytes.decode("utf-8", "replace"))
+        names = site_list.get("files") if isinstance(site_list, dict) else None
         if not isinstance(names, list):
             if os.path.isdir(path) and os.listdir(path):
                 raise Refused(
@@ -85,133 +112,145 @@ class _SiteFolder:
                     path=path,
                 )
             names = []
-        self._before = {name for name in names if isinstance(name, str) and _OWN.fullmatch(name)}
+        #: The files of an earlier export, and those that this one may have begun to write.
+        self._old_names = {
+            name for name in names if isinstance(name, str) and _SITE_FILE.fullmatch(name)
+        }
 
-    def put(self, name: str, data: bytes) -> None:
-        """Write a file, unless it is so already."""
-        path = os.path.join(self.path, name)
-        there = read_if_exists(path, 1 << 40)
-        if there not in (None, data) and name not in {*self._before, _LIST}:
-            raise Refused(f"{path} is not a file of this site; move it out of the way", path=path)
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, unless it has this content."""
+        path = os.path.join(self._path, name)
+        file_bytes = read_if_exists(path, _MAX_FILE_BYTES)
+        is_known = name == _LIST or name in self._old_names
+        if file_bytes not in (None, data) and not is_known:
+            self._refuse(path)
         if name != _LIST:
             self.names.add(name)
-        if there != data:
-            replace_file(path, there, data, mode=0o666)
+        if file_bytes != data:
+            replace_file(path, file_bytes, data, mode=0o666)
             self.written += name != _LIST
 
-    def begin(self, names: Iterable[str]) -> None:
-        """List what will be written beside what was: a crash may come between."""
-        new = {*names}
-        for name in new - self._before:
-            if os.path.lexists(path := os.path.join(self.path, name)):
-                raise Refused(
-                    f"{path} is not a file of this site; move it out of the way", path=path
-                )
-        self._before |= new
-        self._list(self._before)
+    @staticmethod
+    def _refuse(path: str) -> NoReturn:
+        raise Refused(f"{path} is not a file of this site; move it out of the way", path=path)
 
-    def _list(self, names: set[str]) -> None:
-        self.put(_LIST, json.dumps({"files": sorted(names)}, indent=0).encode())
+    def announce(self, names: Iterable[str]) -> None:
+        """List the files that will be written, before the first: the export may be killed."""
+        new_names = {*names}
+        for name in new_names - self._old_names:
+            path = os.path.join(self._path, name)
+            if os.path.lexists(path):
+                self._refuse(path)
+        self._old_names |= new_names
+        self._write_list(self._old_names)
 
-    def end(self) -> None:
-        """Remove what is gone."""
-        for name in sorted(self._before - self.names):
-            path = os.path.join(self.path, name)
-            if (there := read_if_exists(path, 1 << 40)) is not None:
-                replace_file(path, there, None)
+    def _write_list(self, names: set[str]) -> None:
+        self.write(_LIST, json.dumps({"files": sorted(names)}, indent=0).encode())
+
+    def remove_obsolete(self) -> None:
+        """Remove the files of an earlier export that this one did not write."""
+        for name in sorted(self._old_names - self.names):
+            path = os.path.join(self._path, name)
+            file_bytes = read_if_exists(path, _MAX_FILE_BYTES)
+            if file_bytes is not None:
+                replace_file(path, file_bytes, None)
                 self.removed += 1
-        self._list(self.names)
+        self._write_list(self.names)
 
 
 class _WordIndex:
-    """By each word, the places that have it: of each conversation its head,
-    and then its messages.
+    """The words of all conversations, with the positions that have them.
+
+    The positions count through all conversations. Each has one for its head, and then one for each
+    message.
     """
 
     def __init__(self) -> None:
-        self._places: dict[str, array[int]] = {}
-        self.starts, self._count = [0], 0
+        self._positions: dict[str, array[int]] = {}
+        #: The position of the head of each conversation, and the next one.
+        self._starts = [0]
+        self._count = 0
 
     def add(self, head: Head, history: Iterable[Fields]) -> bool:
-        """Add a conversation. Returns: whether all of it."""
-        at = self.starts[-1]
-        self._put(at, _words(head.title, *head.tags))
+        """Add a conversation. Return whether the index had room for all of it."""
+        position = self._starts[-1]
+        self._add_words(position, _words(head.title, *head.tags))
         is_whole = True
         for entry in history:
-            at += 1
-            if is_whole := is_whole and self._count < _MOST_PLACES:
-                files = [
-                    [file.get("name"), file.get("text")]
-                    for file in objects_of(entry.get("attachments"))
-                ]
-                said = [
-                    entry.get(name)
-                    for name in ("content", "reasoning", "toolCalls", "from", "topic")
-                ]
-                self._put(at, _words(*_texts([*said, files])))
-        self.starts.append(at + 1)
+            position += 1
+            is_whole = is_whole and self._count < _MAX_POSITIONS
+            if is_whole:
+                values = [entry.get(name) for name in _SEARCHED_FIELDS]
+                for file in objects_of(entry.get("attachments")):
+                    values += [file.get("name"), file.get("text")]
+                self._add_words(position, _words(*_texts(values)))
+        self._starts.append(position + 1)
         return is_whole
 
-    def _put(self, at: int, words: Iterable[str]) -> None:
+    def _add_words(self, position: int, words: Iterable[str]) -> None:
         for word in words:
-            self._places.setdefault(word, array("I")).append(at)
+            self._positions.setdefault(word, array("I")).append(position)
             self._count += 1
 
     def script(self) -> bytes:
-        """The script that has the index; texts in it are no markup, and no ends of lines."""
-        words = sorted(self._places)
-        steps = " ".join("".join(_steps(self._places[word])) for word in words)
-        index = {"starts": self.starts, "words": " ".join(words), "places": steps}
-        return f"var capsuleIndex={json.dumps(index, separators=(',', ':'))};\n".replace(
-            "<", "\\u003c"
-        ).encode()
+        """Return the script with the index. Its texts can't be markup or ends of lines."""
+        words = sorted(self._positions)
+        positions = " ".join("".join(_encoded(self._positions[word])) for word in words)
+        index = {"starts": self._starts, "words": " ".join(words), "places": positions}
+        text = json.dumps(index, separators=(",", ":")).replace("<", "\\u003c")
+        return f"var capsuleIndex={text};\n".encode()
 
 
 def _words(*texts: str) -> set[str]:
-    found = set[str]()
+    """Return the words of texts, without accents and in small letters."""
+    words: set[str] = set()
     for text in texts:
+        plain_text = text
         if not text.isascii():
-            text = "".join(
-                sign
-                for sign in unicodedata.normalize("NFKD", text)
-                if unicodedata.category(sign)[0] != "M"
+            characters = unicodedata.normalize("NFKD", text)
+            plain_text = "".join(
+                sign for sign in characters if unicodedata.category(sign)[0] != "M"
             )
-        found.update(word[:_MOST_LETTERS] for word in _WORD.findall(text.lower()))
-    return found
+        words.update(word[:_MAX_WORD_CHARS] for word in _WORD.findall(plain_text.lower()))
+    return words
 
 
 def _texts(value: Any) -> Iterator[str]:
+    """Return all texts in a value, also those in a text that is JSON."""
     if isinstance(value, str):
-        if value[:1] in "{[" and not isinstance(made := json_of(value), str):
-            yield from _texts(made)
-        else:
+        inner = json_of(value) if value[:1] in "{[" else value
+        if isinstance(inner, str):
             yield value
+        else:
+            yield from _texts(inner)
     elif isinstance(value, list | dict):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
-def _steps(places: Iterable[int]) -> Iterator[str]:
-    """The differences of places, in digits of five bits, the lowest first."""
-    before = 0
-    for place in places:
-        step, before = place - before, place
+def _encoded(positions: Iterable[int]) -> Iterator[str]:
+    """Return the differences of positions in digits of five bits, the lowest first.
+
+    The sixth bit of a digit is set if another digit of the same number follows.
+    """
+    previous = 0
+    for position in positions:
+        step = position - previous
+        previous = position
         while step > 31:
-            yield _SIGNS[32 | step & 31]
+            yield _DIGITS[32 | step & 31]
             step >>= 5
-        yield _SIGNS[step]
+        yield _DIGITS[step]
 
 
 def _name(id: str) -> str:
-    """The file of a conversation: on no file system that of another one, nor a name that is
-    reserved.
+    """Return the file name of a conversation.
+
+    On no file system is it the name of another one, or a reserved name.
     """
-    plain = (
-        id
-        if _UUID.fullmatch(id)
-        else f"{slug(id)[:40].strip('-')}-{sha256(id.encode()).hexdigest()[:16]}"
-    )
-    return f"{plain}.html"
+    if _UUID.fullmatch(id):
+        return f"{id}.html"
+    return f"{slug(id)[:40].strip('-')}-{sha256(id.encode()).hexdigest()[:16]}.html"
 
 
 def write(
@@ -221,48 +260,70 @@ def write(
     file: Callable[[str], bytes | None],
     progress: Callable[[int, int], None] | None,
 ) -> HtmlSite:
-    """Write a site; `document` gives a conversation, `file` an attachment by its SHA-256. As
-    `Export.site`.
+    """Write a site. For errors and cost see `Export.site`.
+
+    Args:
+        directory: The folder.
+        ids: The conversations, in the order of the index.
+        document: Returns a conversation by its id.
+        file: Returns an attachment by its SHA-256. None: it is missing.
+        progress: Called with the number of written conversations, and of all.
     """
     with drawing():
         from capsule.transfer.rendering.messages import ENVIRONMENT, STYLES
-    folder, index, rows, left, static = (
-        _SiteFolder(directory),
-        _WordIndex(),
-        list[tuple[str, Head, int]](),
-        0,
-        STYLES.parent,
-    )
-    shared = {
-        "style.css": f"{STYLES.read_text('utf-8')}{STYLE}{(static / 'site.css').read_text('utf-8')}".encode(),
-        "script.js": f"{SCRIPT}{(static / 'site.js').read_text('utf-8')}".encode(),
+    static = STYLES.parent
+    styles = [STYLES.read_text("utf-8"), STYLE, (static / "site.css").read_text("utf-8")]
+    scripts = [SCRIPT, (static / "site.js").read_text("utf-8")]
+    shared_files = {
+        "style.css": "".join(styles).encode(),
+        "script.js": "".join(scripts).encode(),
     }
-    folder.begin([*shared, "search.js", "index.html", *(f"c/{_name(id)}" for id in ids)])
-    for place, id in enumerate(ids):
+    folder = _SiteFolder(directory)
+    index = _WordIndex()
+    rows: list[tuple[str, Head, int]] = []
+    unindexed = 0
+    folder.announce([*shared_files, "search.js", "index.html", *(f"c/{_name(id)}" for id in ids)])
+    for position, id in enumerate(ids):
         if progress is not None:
-            progress(place, len(ids))
-        made = document(id)
-        draft, head = draft_of(made, "html"), Head.of(made, "", 0) or Head(id)
-        attached = [
-            each for entry in draft.history for each in objects_of(entry.get("attachments"))
-        ]
-        kinds = {
-            str(each.get("sha256")): _ENDINGS.get(str(each.get("type")), "bin") for each in attached
-        }
-
-        def address(digest: str, kinds: dict[str, str] = kinds) -> str:
-            if (data := file(digest)) is None:
-                return ""
-            folder.put(name := f"attachments/{digest}.{kinds[digest]}", data)
-            return f"../{name}"
-
-        folder.put(f"c/{_name(id)}", page(draft, address))
-        left += not index.add(head, draft.history)
+            progress(position, len(ids))
+        conversation = document(id)
+        draft = draft_of(conversation, "html")
+        head = Head.of(conversation, "", 0) or Head(id)
+        folder.write(f"c/{_name(id)}", page(draft, _attachment_writer(draft, folder, file)))
+        unindexed += not index.add(head, draft.history)
         rows.append((_name(id), head, len(draft.history)))
-    for name, data in shared.items():
-        folder.put(name, data)
-    folder.put("search.js", index.script())
-    listed = ENVIRONMENT.get_template("site.html").render(rows=rows, left=left, policy=SITE_POLICY)
-    folder.put("index.html", listed.encode("utf-8", "replace"))
-    folder.end()
-    return HtmlSite(len(ids), sum(row[2] for row in rows), folder.written, folder.removed, left)
+    for name, data in shared_files.items():
+        folder.write(name, data)
+    folder.write("search.js", index.script())
+    template = ENVIRONMENT.get_template("site.html")
+    index_page = template.render(rows=rows, left=unindexed, policy=SITE_POLICY)
+    folder.write("index.html", index_page.encode("utf-8", "replace"))
+    folder.remove_obsolete()
+    return HtmlSite(
+        conversations=len(ids),
+        messages=sum(count for _, _, count in rows),
+        written=folder.written,
+        removed=folder.removed,
+        left=unindexed,
+    )
+
+
+def _attachment_writer(
+    draft: Draft, folder: _SiteFolder, file: Callable[[str], bytes | None]
+) -> Callable[[str], str]:
+    """Return a function that writes an attachment of a draft, and returns its address."""
+    extensions = {}
+    for entry in draft.history:
+        for attachment in objects_of(entry.get("attachments")):
+            extension = _EXTENSIONS.get(str(attachment.get("type")), "bin")
+            extensions[str(attachment.get("sha256"))] = extension
+
+    def write_attachment(digest: str) -> str:
+        data = file(digest)
+        if data is None:
+            return ""
+        name = f"attachments/{digest}.{extensions[digest]}"
+        folder.write(name, data)
+        return f"../{name}"
+
+    return write_attachment

@@ -190,7 +190,7 @@ def test_the_search_has_the_words_of_all_messages_and_says_what_it_leaves_out(
     assert (places["fruit"], places["plums"], places["kiwi"]) == ("A", "B", "C")
     assert "".join(site._steps([5, 5 + 32, 5 + 32 + 1025])) == "F" + "gB" + "hgB"
 
-    monkeypatch.setattr(site, "_MOST_PLACES", 1)
+    monkeypatch.setattr(site, "_MAX_POSITIONS", 1)
     older = chat(store, "Old", "forgotten")
     assert store.export.site([id, older], str(tmp_path / "site")).left == 2
     assert "forgotten" not in index_of(tmp_path / "site")["words"].split(" ")

@@ -26,7 +26,13 @@ from capsule.transfer.rendering.messages import (
     name_style,
     render,
 )
-from capsule.transfer.rendering.texts import MOST_LINES, HtmlCache, TextRenderer, language_of, valid
+from capsule.transfer.rendering.texts import (
+    MAX_CODE_LINES,
+    HtmlCache,
+    TextRenderer,
+    language_of,
+    valid,
+)
 from tests.transfer.exchange import EXAMPLES, read
 from tests.web.hostile import HOSTILE
 
@@ -297,7 +303,7 @@ def test_a_diff_of_markdown_is_drawn_as_that_of_a_call() -> None:
 
 def test_long_code_gets_no_colours_and_neither_does_what_comes_after_many_lines() -> None:
     line = "x = 1\n"
-    page = drawn(entry(f"```python\n{line * (MOST_LINES + 1)}```"))
+    page = drawn(entry(f"```python\n{line * (MAX_CODE_LINES + 1)}```"))
     assert {"class": "mi"} not in page.of("span")
     many = "\n".join(f"```python\n{line * 10}y = {number}\n```" for number in range(20))
     page = drawn(entry(many), lines=100)

@@ -1,9 +1,11 @@
-"""Messages as they are shown: who says what, what it calls, what came back, and what others
-answered with a sign.
+"""Prepare messages for the templates that draw them, and draw them as HTML.
 
-What must stay true: nothing of a message is lost, and each keeps an anchor of its own, also where
-it stands inside another one: a result under its call, a reaction under what it is about. What a
-name looks like is made of the name alone, and differs in shape as well as in colour. Pure.
+A window is a list of messages that are shown together. A result is drawn inside its call, and a
+reaction below its message, if they are in the same window. Reasoning, results and hidden texts are
+collapsed sections.
+
+Invariants: nothing of a message is lost, and each keeps an anchor of its own, also inside another
+one. The style of a name depends on the name alone, and differs in shape as well as in colour. Pure.
 """
 
 from __future__ import annotations
@@ -25,11 +27,8 @@ from capsule.transfer.rendering.calls import as_text, counted, describe_call, li
 from capsule.transfer.rendering.texts import TextRenderer
 
 Entry = Mapping[str, Any]
-#: Where the templates are, and the styles of what they draw.
-TEMPLATES, STYLES = (
-    Path(__file__).parent / "templates",
-    Path(__file__).parent / "static" / "messages.css",
-)
+TEMPLATES = Path(__file__).parent / "templates"
+STYLES = Path(__file__).parent / "static" / "messages.css"
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),
     autoescape=True,
@@ -37,17 +36,23 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-#: The images that are shown; an SVG could hold a script.
+#: The images that are shown. An SVG could have a script.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-#: What a program writes to give its output colours.
-_COLOUR = re.compile("\x1b\\[[0-9;]*m")
-HUES, SHAPES = 12, 8
-_MOST_ABOVE = 64
+#: The codes with which a program colours its output.
+_COLOUR_CODE = re.compile("\x1b\\[[0-9;]*m")
+#: The numbers of colours and of shapes of names.
+HUES = 12
+SHAPES = 8
+#: The ancestors among which the call of a result is searched.
+_MAX_ANCESTORS = 64
+#: The facts of a message with a field of their own.
+_FACT_FIELDS = ("model", "topic", "intent", "priority")
 
 
 def anchor_of(entry: Entry) -> str:
-    """The anchor of a message: `m-` and its id, or `h-` and a digest of an id that could be no part
-    of an address.
+    """Return the anchor of a message: `m-` and its id, or `h-` and a digest of it.
+
+    The digest stands for an id that can't be part of an address.
     """
     id = as_text(entry.get("id"))
     if re.fullmatch(r"[A-Za-z0-9._-]{1,100}", id):
@@ -57,17 +62,18 @@ def anchor_of(entry: Entry) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RenderOptions:
-    """How messages are drawn.
+    """Options for drawing messages.
 
     Attributes:
-        file_url: The address of a stored attachment by its SHA-256; None: it is only named.
-        message_url: The address of a message that another one is a reply to, by its id; empty: it
-            is left out.
-        nav: What stands at the end of the line above a message.
-        attributes: Further attributes of a message's element.
-        find: Words that are searched; what is folded and has one of them is open.
+        file_url: Returns the address of a stored attachment by its SHA-256. None: only its name is
+            drawn.
+        message_url: Returns the address of a message by its id, for replies to it. Empty: the reply
+            has no link.
+        nav: Returns the end of the line above a message.
+        attributes: Returns further attributes of a message's element.
+        find: Words that are searched. A section with one of them is open.
         talk: Whether only prompts and answers are drawn, without reasoning, calls and results.
-        lines: How many lines of code get colours.
+        lines: The number of lines of code that get colours.
     """
 
     file_url: Callable[[str], str] | None = None
@@ -81,7 +87,7 @@ class RenderOptions:
 
 @dataclass(slots=True)
 class CollapsedSection:
-    """What is folded: a line that says what it is, and its parts."""
+    """A section that is closed at first: a line that summarizes it, and its parts."""
 
     summary: str
     parts: list[Markup]
@@ -90,7 +96,7 @@ class CollapsedSection:
 
 
 class RenderedAttachment(NamedTuple):
-    """An attachment: an image, a link or a file to load, and the text that it holds."""
+    """An attachment: an image, a link or a file, and a section with its text if it has one."""
 
     name: str
     kind: str
@@ -100,16 +106,17 @@ class RenderedAttachment(NamedTuple):
 
 @dataclass(slots=True)
 class RenderedMessage:
-    """A message as the template draws it.
+    """A message in the form that the template draws.
 
     Attributes:
-        hue: The number of its writer's colour, from 0; `shape` that of the shape.
-        time: ISO 8601; empty: it is not known.
-        facts: What else is said of it, such as its model and topic, each with what kind of fact it
-            is.
+        hue: The number of the colour of its writer, from 0.
+        shape: The number of the shape of its writer, from 0.
+        time: ISO 8601. Empty: it is not known.
+        facts: Other facts, such as model and topic, each after its kind.
         reply: The address of the message that it is a reply to.
-        content: Its text; `fold` instead, of what a program wrote into the conversation.
-        reactions: The messages that are signs about it.
+        content: Its text.
+        fold: In place of the text, a section with a result or a hidden text.
+        reactions: The messages that are reactions to it.
     """
 
     anchor: str
@@ -131,90 +138,116 @@ class RenderedMessage:
 
 
 def name_style(name: str) -> tuple[int, int]:
-    """The numbers of the colour and of the shape of a name."""
+    """Return the numbers of the colour and of the shape of a name."""
     digest = sha256(name.encode("utf-8", "surrogatepass")).digest()
     return digest[0] % HUES, digest[1] % SHAPES
 
 
 def is_talk(entry: Entry) -> bool:
-    """Whether a message is a prompt or an answer, with text for a person."""
+    """Return whether a message is a prompt or an answer, with text for a person."""
     is_spoken = entry.get("role") in ("user", "assistant") and not entry.get("toolCallId")
     return is_spoken and bool(as_text(entry.get("content")).strip()) and not _is_hidden(entry)
 
 
 def pairs(entries: Sequence[Entry]) -> dict[int, tuple[int, int]]:
-    """The results that answer a call of the same window: by the place of each, that of the call's
-    message, and which.
+    """Return for each result the call in the same window that it answers.
 
-    A result belongs to the last call before it that has its id and no result yet, on the way up
-    from it.
+    Keys are the positions of the results. Values are the position of the call's message, and the
+    number of the call in it. A result belongs to the nearest call among its ancestors that has its
+    id and no result yet.
     """
-    found: dict[int, tuple[int, int]] = {}
-    places: dict[str, int] = {}
-    above, open_calls = list[int](), list[dict[str, list[int]]]()
-    for place, entry in enumerate(entries):
+    found_calls: dict[int, tuple[int, int]] = {}
+    positions: dict[str, int] = {}
+    parents: list[int] = []
+    open_calls: list[dict[str, list[int]]] = []
+    for position, entry in enumerate(entries):
         parent = entry.get("parent", "")
-        above.append(place - 1 if parent == "" else places.get(as_text(parent), -1))
-        places[as_text(entry.get("id"))] = place
+        parents.append(position - 1 if parent == "" else positions.get(as_text(parent), -1))
+        positions[as_text(entry.get("id"))] = position
         open_calls.append({})
-        for nth, call in enumerate(objects_of(entry.get("toolCalls"))):
-            open_calls[place].setdefault(as_text(call.get("id")), []).append(nth)
-        id, at, steps = entry.get("toolCallId"), place, 0
-        while (
-            entry.get("role") == "tool"
-            and isinstance(id, str)
-            and (at := above[at]) >= 0
-            and steps < _MOST_ABOVE
-        ):
-            if waiting := open_calls[at].get(id):
-                found[place] = at, waiting.pop()
+        for number, call in enumerate(objects_of(entry.get("toolCalls"))):
+            open_calls[position].setdefault(as_text(call.get("id")), []).append(number)
+        call_id = entry.get("toolCallId")
+        if entry.get("role") != "tool" or not isinstance(call_id, str):
+            continue
+        ancestor = parents[position]
+        for _ in range(_MAX_ANCESTORS):
+            if ancestor < 0:
                 break
-            steps += 1
-    return found
+            numbers = open_calls[ancestor].get(call_id)
+            if numbers:
+                found_calls[position] = (ancestor, numbers.pop())
+                break
+            ancestor = parents[ancestor]
+    return found_calls
 
 
 class _WindowRenderer:
-    """The messages of one window."""
+    """Renders the messages of one window."""
 
-    def __init__(self, drawing: RenderOptions) -> None:
-        self._drawing, self._texts = drawing, TextRenderer(drawing.lines)
-        self._words = [_folded(word) for word in drawing.find if word.strip()]
+    def __init__(self, options: RenderOptions) -> None:
+        self._options = options
+        self._texts = TextRenderer(options.lines)
+        self._words = [_without_case(word) for word in options.find if word.strip()]
 
-    def shown(self, entries: Sequence[Entry]) -> list[RenderedMessage]:
-        if self._drawing.talk:
+    def render(self, entries: Sequence[Entry]) -> list[RenderedMessage]:
+        """Return the messages that are not inside another one."""
+        if self._options.talk:
             entries = [
                 {**entry, "toolCalls": None, "reasoning": None}
                 for entry in entries
                 if is_talk(entry)
             ]
-        made = [self._message(entry) for entry in entries]
-        small = [not (message.calls or message.reasoning) for message in made]
-        inside = {place: call for place, call in pairs(entries).items() if small[place]}
-        for place, (above, nth) in inside.items():
-            fold, result = made[above].calls[nth], made[place]
-            fold.results.append(result)
+        messages = [self._message(entry) for entry in entries]
+        inner_positions = self._move_results(entries, messages)
+        inner_positions |= self._move_reactions(entries, messages, inner_positions)
+        return [
+            message for position, message in enumerate(messages) if position not in inner_positions
+        ]
+
+    @staticmethod
+    def _move_results(entries: Sequence[Entry], messages: list[RenderedMessage]) -> set[int]:
+        """Add the results to their calls. Return the positions of these results."""
+        moved = set()
+        for position, (call_position, number) in pairs(entries).items():
+            result = messages[position]
+            if not _is_simple(result):
+                continue
+            section = messages[call_position].calls[number]
+            section.results.append(result)
             if result.fold is not None:
-                fold.summary += f" · {result.fold.summary.removeprefix('Result: ')}"
-            fold.is_open |= any(
-                part.is_open
-                for part in [result.fold, *(file.fold for file in result.attachments)]
-                if part
-            )
-        places = {as_text(entry.get("id")): place for place, entry in enumerate(entries)}
-        for place, entry in enumerate(entries):
-            above = places.get(as_text(entry.get("replyTo")), place)
-            is_sign = entry.get("intent") == "reaction" and not (
-                made[place].fold or made[place].attachments
-            )
-            if is_sign and small[place] and above < place and above not in inside:
-                made[above].reactions.append(made[place])
-                inside[place] = above, 0
-        return [message for place, message in enumerate(made) if place not in inside]
+                section.summary += f" · {result.fold.summary.removeprefix('Result: ')}"
+            inner_sections = [result.fold, *(file.fold for file in result.attachments)]
+            if any(inner.is_open for inner in inner_sections if inner):
+                section.is_open = True
+            moved.add(position)
+        return moved
+
+    @staticmethod
+    def _move_reactions(
+        entries: Sequence[Entry], messages: list[RenderedMessage], inner_positions: set[int]
+    ) -> set[int]:
+        """Add reactions to their messages. Return the positions of these reactions.
+
+        A reaction stays outside if its message is inside another one, or is itself such a reaction.
+        """
+        positions = {as_text(entry.get("id")): position for position, entry in enumerate(entries)}
+        moved: set[int] = set()
+        for position, entry in enumerate(entries):
+            message = messages[position]
+            target = positions.get(as_text(entry.get("replyTo")), position)
+            is_plain = _is_simple(message) and not (message.fold or message.attachments)
+            is_reaction = entry.get("intent") == "reaction" and is_plain
+            if is_reaction and target < position and target not in inner_positions | moved:
+                messages[target].reactions.append(message)
+                moved.add(position)
+        return moved
 
     def _message(self, entry: Entry) -> RenderedMessage:
-        drawing, role = self._drawing, line(entry.get("role"), 20)
-        sender, model = line(entry.get("from"), 100), line(entry.get("model"), 100)
-        content, about = as_text(entry.get("content")), object_of(entry.get("metadata"))
+        options = self._options
+        role = line(entry.get("role"), 20)
+        sender = line(entry.get("from"), 100)
+        model = line(entry.get("model"), 100)
         hue, shape = name_style(sender or model or role)
         reply = entry.get("replyTo")
         message = RenderedMessage(
@@ -225,80 +258,106 @@ class _WindowRenderer:
             shape=shape,
             time=_time(entry.get("timestamp")),
             facts=list(_facts(entry)),
-            reply=drawing.message_url(reply) if isinstance(reply, str) else "",
-            nav=drawing.nav(entry),
-            attributes=drawing.attributes(entry),
+            reply=options.message_url(reply) if isinstance(reply, str) else "",
+            nav=options.nav(entry),
+            attributes=options.attributes(entry),
         )
-        if role == "tool":
-            output = _COLOUR.sub("", content)
-            failed = "error, " if about.get("isError") is True else ""
-            message.fold = self._fold(
-                f"Result: {failed}{counted(output)}", [self._texts.code(output)], output
-            )
-        elif _is_hidden(entry):
-            message.fold = self._fold(
-                f"Hidden, {counted(content, 'word')}", [self._texts.markdown(content)], content
-            )
-        else:
-            message.content = self._texts.markdown(content)
-        if reasoning := as_text(entry.get("reasoning")):
-            parts = [self._texts.markdown(reasoning)]
-            message.reasoning = self._fold(
-                f"Reasoning, {counted(reasoning, 'word')}", parts, reasoning
-            )
+        self._draw_content(message, entry, role)
+        reasoning = as_text(entry.get("reasoning"))
+        if reasoning:
+            summary = f"Reasoning, {counted(reasoning, 'word')}"
+            message.reasoning = self._section(summary, [self._texts.markdown(reasoning)], reasoning)
         for call in objects_of(entry.get("toolCalls")):
-            said, texts = describe_call(call)
+            summary, texts = describe_call(call)
             parts = [self._texts.code(text, language) for text, language in texts]
-            message.calls.append(self._fold(said, parts, said, *(text for text, _ in texts)))
+            searched_texts = [text for text, _ in texts]
+            message.calls.append(self._section(summary, parts, summary, *searched_texts))
         message.attachments = [
-            self._attached(attached) for attached in objects_of(entry.get("attachments"))
+            self._attachment(attachment) for attachment in objects_of(entry.get("attachments"))
         ]
         return message
 
-    def _fold(self, summary: str, parts: list[Markup], *texts: str) -> CollapsedSection:
-        searched = _folded("\n".join(texts)) if self._words else ""
-        return CollapsedSection(summary, parts, any(word in searched for word in self._words))
+    def _draw_content(self, message: RenderedMessage, entry: Entry, role: str) -> None:
+        """Draw the text of a message. A result and a hidden text become a section."""
+        content = as_text(entry.get("content"))
+        if role == "tool":
+            output = _COLOUR_CODE.sub("", content)
+            is_error = object_of(entry.get("metadata")).get("isError") is True
+            summary = f"Result: {'error, ' if is_error else ''}{counted(output)}"
+            message.fold = self._section(summary, [self._texts.code(output)], output)
+        elif _is_hidden(entry):
+            summary = f"Hidden, {counted(content, 'word')}"
+            message.fold = self._section(summary, [self._texts.markdown(content)], content)
+        else:
+            message.content = self._texts.markdown(content)
 
-    def _attached(self, attached: Entry) -> RenderedAttachment:
-        named = next(
-            (attached[key] for key in ("name", "path", "filename") if attached.get(key)), ""
-        )
-        name = line(named) or "attachment"
-        type, data, digest, text = (attached.get(key) for key in ("type", "data", "sha256", "text"))
-        fold = None
+    def _section(self, summary: str, parts: list[Markup], *searched_texts: str) -> CollapsedSection:
+        """Return a section, which is open if a searched word is in one of the texts."""
+        searched = _without_case("\n".join(searched_texts)) if self._words else ""
+        is_open = any(word in searched for word in self._words)
+        return CollapsedSection(summary, parts, is_open)
+
+    def _attachment(self, attachment: Entry) -> RenderedAttachment:
+        names = (attachment.get(key) for key in ("name", "path", "filename"))
+        name = line(next(filter(None, names), "")) or "attachment"
+        text = attachment.get("text")
+        section = None
         if isinstance(text, str):
-            fold = self._fold(f"{name}, {counted(text)}", [self._texts.code(text)], name, text)
-        kind, url = "image" if type in IMAGES else "file", ""
+            summary = f"{name}, {counted(text)}"
+            section = self._section(summary, [self._texts.code(text)], name, text)
+        kind, url = self._kind_and_url(attachment)
+        return RenderedAttachment(name, kind, url, section)
+
+    def _kind_and_url(self, attachment: Entry) -> tuple[str, str]:
+        """Return the kind of an attachment (image, file or link), and its address if it has one."""
+        type = attachment.get("type")
+        data = attachment.get("data")
+        digest = attachment.get("sha256")
+        kind = "image" if type in IMAGES else "file"
         if isinstance(data, bytes):
-            url = data_url(type, data) if kind == "image" else ""
-        elif (
-            isinstance(digest, str)
-            and re.fullmatch("[0-9a-f]{64}", digest)
-            and self._drawing.file_url
-        ):
-            url = self._drawing.file_url(digest)
-        elif re.match("(?i)https?://", elsewhere := as_text(attached.get("url"))):
-            kind, url = "link", elsewhere
-        return RenderedAttachment(name, kind, url, fold)
+            return kind, data_url(type, data) if kind == "image" else ""
+        is_stored = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest)
+        if is_stored and self._options.file_url:
+            return kind, self._options.file_url(str(digest))
+        url = as_text(attachment.get("url"))
+        if re.match("(?i)https?://", url):
+            return "link", url
+        return kind, ""
+
+
+def _is_simple(message: RenderedMessage) -> bool:
+    """Return whether a message has no calls and no reasoning, so that it fits into another one."""
+    return not (message.calls or message.reasoning)
 
 
 def _facts(entry: Entry) -> Iterable[tuple[str, str]]:
-    for name in ("model", "topic", "intent", "priority"):
-        if said := line(entry.get(name), 80):
-            yield name, said
-    mentions = entry.get("mentions")
-    named = mentions if isinstance(mentions, dict) else {"valid": mentions}
-    for id in (
-        id for key in ("valid", "unknown") if isinstance(ids := named.get(key), list) for id in ids
-    ):
-        kind = line(object_of(named.get("kinds")).get(as_text(id)), 20)
-        yield "mention", f"@{line(id, 80).removeprefix('@')}" + (f" ({kind})" if kind else "")
-    if isinstance(sure := entry.get("confidence"), int | float):
-        yield "confidence", f"{sure:.0%} sure"
-    if time := _time(entry.get("editedAt")):
+    """Return the other facts of a message, each after its kind."""
+    for name in _FACT_FIELDS:
+        value = line(entry.get(name), 80)
+        if value:
+            yield name, value
+    yield from _mentions(entry.get("mentions"))
+    confidence = entry.get("confidence")
+    if isinstance(confidence, int | float):
+        yield "confidence", f"{confidence:.0%} sure"
+    time = _time(entry.get("editedAt"))
+    if time:
         yield "edited", time
-        if by := line(entry.get("editedBy"), 80):
-            yield "editor", by
+        editor = line(entry.get("editedBy"), 80)
+        if editor:
+            yield "editor", editor
+
+
+def _mentions(mentions: Any) -> Iterable[tuple[str, str]]:
+    """Return the mentions of a message, which is a list of ids, or an object with lists."""
+    lists = mentions if isinstance(mentions, dict) else {"valid": mentions}
+    kinds = object_of(lists.get("kinds"))
+    for key in ("valid", "unknown"):
+        ids = lists.get(key)
+        for id in ids if isinstance(ids, list) else ():
+            mention = f"@{line(id, 80).removeprefix('@')}"
+            kind = line(kinds.get(as_text(id)), 20)
+            yield "mention", f"{mention} ({kind})" if kind else mention
 
 
 def _is_hidden(entry: Entry) -> bool:
@@ -306,41 +365,40 @@ def _is_hidden(entry: Entry) -> bool:
 
 
 def _time(time: Any) -> str:
+    """Return a time in the format of capsules. Empty: it is no time, or not known."""
+    known_time = blank_if_unknown(time) if isinstance(time, str) else ""
+    if not known_time:
+        return ""
     try:
-        return (
-            canonical(blank_if_unknown(time))
-            if isinstance(time, str) and blank_if_unknown(time)
-            else ""
-        )
+        return canonical(known_time)
     except ValueError:
         return ""
 
 
-def _folded(text: str) -> str:
-    """A text as searches compare it: without accents, and in small letters."""
+def _without_case(text: str) -> str:
+    """Return a text as searches compare it: without accents, and in small letters."""
     if not text.isascii():
-        text = "".join(
-            sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign)
-        )
+        characters = unicodedata.normalize("NFKD", text)
+        text = "".join(sign for sign in characters if not unicodedata.combining(sign))
     return text.casefold()
 
 
 def messages(
-    entries: Sequence[Entry], drawing: RenderOptions | None = None
+    entries: Sequence[Entry], options: RenderOptions | None = None
 ) -> list[RenderedMessage]:
-    """The messages of a window, as they follow each other, with results under their calls.
+    """Return the messages of a window in their order, with results inside their calls.
 
     Args:
         entries: The messages of the file, parents before children.
-        drawing: How they are drawn.
+        options: Options for drawing. None: the defaults.
 
-    Cost: about 3 microseconds a character of Markdown, and 160 a line of code that gets colours;
-    what was drawn lately is remembered.
+    Cost: about 3 microseconds for a character of Markdown, and 160 for a line of code that gets
+        colours. The last texts are cached.
     """
-    return _WindowRenderer(drawing or RenderOptions()).shown(entries)
+    return _WindowRenderer(options or RenderOptions()).render(entries)
 
 
-def render(entries: Sequence[Entry], drawing: RenderOptions | None = None) -> list[Markup]:
-    """The messages of a window as HTML, one after the other. As `messages`."""
+def render(entries: Sequence[Entry], options: RenderOptions | None = None) -> list[Markup]:
+    """Return the messages of a window as HTML, one after the other. For arguments see `messages`."""
     draw = ENVIRONMENT.get_template("message.html").module.message  # type: ignore[attr-defined]
-    return [draw(message) for message in messages(entries, drawing)]
+    return [draw(message) for message in messages(entries, options)]
