@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -137,12 +138,14 @@ def test_instances_are_listed_while_others_come_and_go() -> None:
     leases = MemoryEngine().leases
     is_done = threading.Event()
 
+    instances = [str(uuid4()) for _ in range(100)]
+
     def come_and_go() -> None:
         while not is_done.is_set():
-            for number in range(100):
-                leases.acquire(f"instance-{number}")
-            for number in range(100):
-                leases.release(f"instance-{number}")
+            for instance in instances:
+                leases.acquire(instance)
+            for instance in instances:
+                leases.release(instance)
 
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(come_and_go)
