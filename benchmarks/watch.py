@@ -84,12 +84,12 @@ def run(bench: Bench) -> Report:
 @contextmanager
 def _without_trackers() -> Iterator[None]:
     """Notices come from watchfiles alone, as on other systems than Linux."""
-    sooner = DirectoryTracker.sooner
-    DirectoryTracker.sooner = staticmethod(lambda directory, suffix: None)
+    sooner = DirectoryTracker.open_fast_tracker
+    DirectoryTracker.open_fast_tracker = staticmethod(lambda directory, suffix: None)
     try:
         yield
     finally:
-        DirectoryTracker.sooner = staticmethod(sooner)
+        DirectoryTracker.open_fast_tracker = staticmethod(sooner)
 
 
 def _idle(bench: Bench, report: Report, made: corpus.Corpus, name: str) -> None:

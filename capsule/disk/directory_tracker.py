@@ -1,24 +1,24 @@
 """Report which files of a directory were touched, at once or to a thread that waits.
 
-- `InotifyTracker` answers at once (Linux, local file systems). Programs that want to know scan
-  where it is not available: on another platform, on a file system of another machine, or if the
-  kernel has no instance left.
-- `DirectoryTracker` wakes a waiting thread, on every platform, with watchfiles. If there is an
-  `InotifyTracker` it listens to that, too, and hears sooner; nothing depends on it.
+- `InotifyTracker` answers at once (Linux, local file systems). Where it is not available, the
+  caller has to scan: on another platform, on a file system of another machine, or if the kernel has
+  no inotify instance left.
+- `DirectoryTracker` wakes a waiting thread, on every platform, with a thread of watchfiles. Where
+  an `InotifyTracker` is available it uses that too, and wakes sooner.
 - `TouchedNames` collects names for a thread that waits for a descriptor. Every kind of engine uses
   it.
-- `mount_of` says on which kind of file system a directory is, and how that is mounted (Linux only).
+- `mount_of` returns on which kind of file system a directory is, and how that is mounted (Linux).
 
 What must stay true:
 
-- If a write was acknowledged before `InotifyTracker.changed` is called, it is in the answer: the
-  kernel queues the event before the writer's call returns.
+- If a write was acknowledged before `InotifyTracker.changed_ids` is called, it is in the answer:
+  the kernel queues the event before the writer's call returns.
 - Two kinds of writes cause no event: writes through a memory mapping, and writes through a second
   name of the file elsewhere. The caller has to scan now and then for these.
 - An option of a mount whose value can name a machine, a person or a path is not reported.
 
 watchfiles can't replace inotify here. It polls every few milliseconds what the kernel reported, so
-hearing of a change soon costs processor time while nothing happens.
+short delays cost processor time while nothing happens.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ if TYPE_CHECKING:
 
 
 class TouchedNames:
-    """Collects names, and has a descriptor that can be read while there are some. See `Tracker`."""
+    """Names of touched files, and a descriptor that can be read while there are some.
+
+    It implements `Tracker`. Several threads may use it.
+    """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._names: set[str] = set()
         self._is_unsure = False
         self._read, self._write = os.pipe()
@@ -58,10 +61,8 @@ class TouchedNames:
         self.is_open = True
 
     def touch(self, names: Iterable[str] | None) -> None:
-        """Add names, from any thread; None: any may have been touched. Nothing happens after
-        `close`.
-        """
-        with self._guard:
+        """Add names. None: any file may have been touched. After `close` nothing happens."""
+        with self._thread_lock:
             self._names.update(names or ())
             self._is_unsure = self._is_unsure or names is None
             if self.is_open and (self._names or self._is_unsure):
@@ -69,24 +70,25 @@ class TouchedNames:
                     os.write(self._write, b"x")
 
     def changed_ids(self) -> set[str] | None:
-        """The names since the last call; None: that can't be told, or it is closed."""
-        with self._guard:
+        """Return the names since the last call. None: any may have been touched, or it is closed."""
+        with self._thread_lock:
             if not self.is_open:
                 return None
             with suppress(BlockingIOError):
                 while os.read(self._read, 4096):
                     pass
-            names, is_unsure = self._names, self._is_unsure
-            self._names, self._is_unsure = set(), False
-            return None if is_unsure else names
+            names = None if self._is_unsure else self._names
+            self._names = set()
+            self._is_unsure = False
+            return names
 
     def fileno(self) -> int:
-        """The descriptor, readable when `changed` has something to tell."""
+        """Return the descriptor, which is readable when there are names."""
         return self._read
 
     def close(self) -> None:
         """Give back the descriptors."""
-        with self._guard:
+        with self._thread_lock:
             if self.is_open:
                 self.is_open = False
                 os.close(self._read)
@@ -94,13 +96,16 @@ class TouchedNames:
 
 
 _INFO = "/proc/self/mountinfo"
-#: The options whose values are given; of all others with a value, nothing.
+#: The options that are reported with their values. Others with a value are left out.
 _VALUED = frozenset({"cache", "data", "errors", "local_lock", "proto", "vers"})
 
 
 class Mount(NamedTuple):
-    """A file system as it is mounted: its kind, as the kernel names it (empty: it can't be told),
-    and its options.
+    """A mounted file system.
+
+    Attributes:
+        kind: Its kind, as the kernel names it. Empty: not known.
+        options: The options that are safe to report.
     """
 
     kind: str = ""
@@ -108,41 +113,50 @@ class Mount(NamedTuple):
 
 
 def mount_of(directory: str) -> Mount:
-    """How the file system is mounted that a directory lies on."""
+    """Return the mount of the file system on which a directory is."""
     try:
         device = os.stat(directory).st_dev
         with open(_INFO, "rb") as file:
             lines = file.read().split(b"\n")
     except OSError:
         return Mount()
-    wanted = b"%d:%d" % (os.major(device), os.minor(device))
+    device_number = b"%d:%d" % (os.major(device), os.minor(device))
     for fields in _mounts(lines):
-        if fields[2] == wanted:
+        if fields[2] == device_number:
             return _mount(fields)
-    return of_longest(os.path.realpath(directory), lines)
+    return mount_by_longest_point(os.path.realpath(directory), lines)
 
 
-def of_longest(path: str, lines: Sequence[bytes]) -> Mount:
-    """By the mount point above, as btrfs gives each subvolume a device of its own."""
-    best, mount = -1, Mount()
+def mount_by_longest_point(path: str, lines: Sequence[bytes]) -> Mount:
+    """Return the mount with the longest mount point above a path.
+
+    For btrfs, which gives each subvolume another device number than mountinfo has.
+    """
+    longest = -1
+    mount = Mount()
     for fields in _mounts(lines):
-        point = os.fsdecode(fields[4].replace(b"\\040", b" "))
-        if (path == point or path.startswith(point.rstrip("/") + "/")) and len(point) >= best:
-            best, mount = len(point), _mount(fields)
+        mount_point = os.fsdecode(fields[4].replace(b"\\040", b" "))
+        if (path == mount_point or path.startswith(mount_point.rstrip("/") + "/")) and len(
+            mount_point
+        ) >= longest:
+            longest = len(mount_point)
+            mount = _mount(fields)
     return mount
 
 
 def _mounts(lines: Sequence[bytes]) -> list[list[bytes]]:
-    return [
-        fields
-        for fields in (line.split(b" ") for line in lines)
-        if len(fields) > 6 and b"-" in fields
-    ]
+    """Return the fields of each line of mountinfo. See proc(5) for their meaning."""
+    mounts = []
+    for line in lines:
+        fields = line.split(b" ")
+        if len(fields) > 6 and b"-" in fields:
+            mounts.append(fields)
+    return mounts
 
 
 def _mount(fields: list[bytes]) -> Mount:
-    kind, _, *more = fields[fields.index(b"-") + 1 :]
-    options = b",".join([fields[5], *more]).decode("ascii", "replace").split(",")
+    kind, _, *source_and_options = fields[fields.index(b"-") + 1 :]
+    options = b",".join([fields[5], *source_and_options]).decode("ascii", "replace").split(",")
     safe = (
         option for option in options if "=" not in option or option.partition("=")[0] in _VALUED
     )
@@ -159,54 +173,58 @@ _READ = 64 * 1024
 
 
 class Inotify:
-    """Watched directories. Raises OSError: the system has no such thing, or no more to give."""
+    """An inotify instance with its watched directories.
+
+    Raises OSError if the system has no inotify, or no instance left.
+    """
 
     def __init__(self) -> None:
         self._fd: int = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise _failure()
 
-    def watch(self, directory: str, wanted: int) -> int:
-        """Watch a directory; the number that its events have. Raises OSError.
+    def watch(self, directory: str, mask: int) -> int:
+        """Watch a directory, but not those in it. Returns the number of the watch. Raises OSError.
 
         Args:
-            directory: The directory, and none that is in it.
-            wanted: The events, as flags.
+            directory: The directory.
+            mask: The events to report, as flags.
         """
-        number: int = _libc().inotify_add_watch(self._fd, os.fsencode(directory), wanted | _ONLYDIR)
+        number: int = _libc().inotify_add_watch(self._fd, os.fsencode(directory), mask | _ONLYDIR)
         if number < 0:
             raise _failure()
         return number
 
     def events(self) -> Iterator[tuple[int, int, bytes]]:
-        """What happened since the last call: the number of the directory, flags, and the name,
-        empty for the directory.
+        """Yield number of the watch, flags and name of each event since the last call.
 
-        An event with `OVERFLOW` says that some are missing; its number is of none. Raises OSError.
+        The name is empty for the directory itself. An event with `OVERFLOW` belongs to no watch:
+        some events were lost. Raises OSError.
         """
         while True:
             try:
                 data = os.read(self._fd, _READ)
             except BlockingIOError:
                 return
-            at = 0
-            while at < len(data):
-                number, flags, _, length = _EVENT.unpack_from(data, at)
-                at += _EVENT.size + length
-                yield number, flags, data[at - length : at].rstrip(b"\0")
+            offset = 0
+            while offset < len(data):
+                number, flags, _, length = _EVENT.unpack_from(data, offset)
+                offset += _EVENT.size + length
+                yield number, flags, data[offset - length : offset].rstrip(b"\0")
 
     def fileno(self) -> int:
-        """The descriptor, which is readable when there are events; below 0: it is closed."""
+        """Return the descriptor, which is readable when there are events. Negative: closed."""
         return self._fd
 
     @property
     def is_open(self) -> bool:
-        """Whether there will be events."""
+        """Whether it can still report events."""
         return self._fd >= 0
 
     def close(self) -> None:
-        """Give back the descriptor; in a forked child too, where the parent keeps its own."""
-        fd, self._fd = self._fd, -1
+        """Close the descriptor. In a forked child, the parent's own stays open."""
+        fd = self._fd
+        self._fd = -1
         if fd >= 0:
             with suppress(OSError):
                 os.close(fd)
@@ -218,7 +236,7 @@ class Inotify:
 
 @cache
 def _libc() -> Any:
-    """The C library, which has inotify. Raises OSError where it has not."""
+    """Return the C library. Raises OSError if it has no inotify."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -228,7 +246,7 @@ def _libc() -> Any:
 
 
 def _failure() -> OSError:
-    """The error of the last call of the C library."""
+    """Return the error of the last call of the C library."""
     import ctypes
 
     number = ctypes.get_errno()
@@ -237,33 +255,34 @@ def _failure() -> OSError:
 
 _log = logging.getLogger("capsule")
 
-_NAMED = MOVED_FROM | MOVED_TO | CREATE | DELETE
-_WANTED = _NAMED | MODIFY | ATTRIB | DELETE_SELF | MOVE_SELF
-#: After these the directory is another one, or none.
-_ENDED = DELETE_SELF | MOVE_SELF | UNMOUNT | IGNORED
+_NAME_EVENTS = MOVED_FROM | MOVED_TO | CREATE | DELETE
+_FILE_EVENTS = _NAME_EVENTS | MODIFY | ATTRIB | DELETE_SELF | MOVE_SELF
+#: After one of these, the name belongs to another directory or to none.
+_END_EVENTS = DELETE_SELF | MOVE_SELF | UNMOUNT | IGNORED
 
-#: Where the kernel sees every write: local, and not a view of another file system.
+#: The file systems on which the kernel sees every write: local ones that are no view of another.
 _LOCAL = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "zfs", "bcachefs", "jfs"}
 )
-#: How often watchfiles asks whether the kernel had a notice for it, in milliseconds: beside a
-#: tracker, and alone. It answers one to two such steps after a write. 50 ms cost 0.2 % of a
-#: processor, 16 ms 0.5 %, 10 ms 0.8 %.
-_STEP_MS, _STEP_ALONE_MS = 50, 16
-#: How often watchfiles looks at all files where the kernel gives no notices, in milliseconds.
+#: How often watchfiles asks the kernel for events, in milliseconds: beside an inotify tracker, and
+#: alone. It answers one to two such steps after a write. 50 ms cost 0.2 % of a processor, 16 ms
+#: 0.5 %, 10 ms 0.8 %.
+_STEP_MS = 50
+_STEP_ALONE_MS = 16
+#: How often watchfiles looks at all files if the kernel has no events, in milliseconds.
 _POLL_MS = 500
 _SAME_SECOND_S = 1.2
 
 
 class InotifyTracker(Inotify):
-    """Tells which names in one directory were touched.
+    """Reports at once which files in one directory were touched.
 
     Args:
-        directory: The directory, which may come later; the one above it must be there.
-        suffix: Of the names that are of interest; it is cut off in the answers.
+        directory: The directory. It may be made later, but its parent must exist.
+        suffix: Report only names with this suffix, without it.
 
     Raises:
-        OSError: The system doesn't let it.
+        OSError: The system refused.
     """
 
     def __init__(self, directory: str, suffix: str) -> None:
@@ -272,18 +291,17 @@ class InotifyTracker(Inotify):
         self._pid = os.getpid()
         self._directory = directory
         self._name = os.fsencode(os.path.basename(directory))
-        # The directory above tells when another one takes the name, and when one goes that somebody
-        # has open.
-        self._above = self.watch(os.path.dirname(directory), _NAMED)
-        self._is_of = _identity(directory)
-        if self._is_of is not None:
-            self.watch(directory, _WANTED | DONT_FOLLOW)
+        # The events of the parent show that another directory gets the name, and that the directory
+        # is removed while somebody has it open.
+        self._parent_number = self.watch(os.path.dirname(directory), _NAME_EVENTS)
+        self._directory_id = _directory_id_of(directory)
+        if self._directory_id is not None:
+            self.watch(directory, _FILE_EVENTS | DONT_FOLLOW)
 
     def changed_ids(self) -> set[str] | None:
-        """The names touched since the last call, without the suffix; None when that can't be told
-        any more.
+        """Return the names touched since the last call, without the suffix. None: not known.
 
-        After a None there may be answers again, but not of what happened before.
+        After a None there may be answers again, but not about earlier events.
         """
         if not self.is_open or os.getpid() != self._pid:
             return None
@@ -291,32 +309,32 @@ class InotifyTracker(Inotify):
         all_flags = 0
         try:
             for number, flags, name in self.events():
-                if number != self._above:
+                if number != self._parent_number:
                     touched.add(name)
                 elif name == self._name:
                     flags |= MOVE_SELF
                 all_flags |= flags
         except OSError:
             all_flags |= UNMOUNT
-        if all_flags & _ENDED:
+        if all_flags & _END_EVENTS:
             self.close()
             return None
         if all_flags & OVERFLOW:
             return None
-        if _identity(self._directory) != self._is_of:
-            # Removed while something had it open: then no event tells of it.
+        if _directory_id_of(self._directory) != self._directory_id:
+            # It was removed while somebody had it open, which causes no event.
             self.close()
             return None
         return _ids(map(os.fsdecode, touched), self._suffix)
 
 
 def _ids(names: Iterable[str], suffix: str) -> set[str]:
-    """Names of files without the suffix; those that are of no interest are left out."""
+    """Remove the suffix from names of files. Names without it are left out."""
     ids = set()
     for name in names:
         if name.startswith("."):
-            # A file that was made under its temporary name and linked to its own (see
-            # `StorePaths.temporary`) is written under the first, as the kernel tells it, for as long as
+            # A new document is written under its temporary name and then linked to its own (see
+            # `StorePaths.temporary`). The kernel reports writes under the temporary name as long as
             # its maker has it open.
             name = name[1:-4] + suffix if name.endswith(".tmp") else ""
         if name.endswith(suffix):
@@ -325,9 +343,9 @@ def _ids(names: Iterable[str], suffix: str) -> set[str]:
 
 
 def open_tracker(directory: str, suffix: str) -> InotifyTracker | None:
-    """A tracker of the directory, where the system can tell; else None."""
-    there = directory if os.path.isdir(directory) else os.path.dirname(directory)
-    if not sys.platform.startswith("linux") or must_poll(there):
+    """Return an `InotifyTracker` of the directory. None: it is not available there."""
+    checked_directory = directory if os.path.isdir(directory) else os.path.dirname(directory)
+    if not sys.platform.startswith("linux") or must_poll(checked_directory):
         return None
     try:
         return InotifyTracker(directory, suffix)
@@ -336,14 +354,17 @@ def open_tracker(directory: str, suffix: str) -> InotifyTracker | None:
 
 
 def must_poll(directory: str) -> bool:
-    """Whether the kernel may miss writes in a directory, as another machine can make them. Linux
-    only can tell.
+    """Check if the kernel may miss writes in a directory, because another machine can make them.
+
+    Only Linux knows. On other platforms the result is False.
     """
     return sys.platform.startswith("linux") and mount_of(directory).kind not in _LOCAL
 
 
-def _identity(directory: str) -> tuple[int, int] | None:
-    """What tells a directory from another that has its name later; None when there is none."""
+def _directory_id_of(directory: str) -> tuple[int, int] | None:
+    """Return device and inode of a directory, which distinguish it from one that gets its name
+    later. None: it does not exist.
+    """
     try:
         status = os.stat(directory, follow_symlinks=False)
     except OSError:
@@ -352,91 +373,94 @@ def _identity(directory: str) -> tuple[int, int] | None:
 
 
 class DirectoryTracker:
-    """Tells which names in one directory are touched, and wakes whoever waits for its descriptor.
-    See `Tracker`.
+    """Reports which files in one directory were touched, and wakes a thread that waits for its
+    descriptor. It implements `Tracker`.
 
     Its thread runs until `close`, which waits for it, up to 50 ms. It is also closed when the
     program ends, and when nothing refers to it any more. A touched name may be reported twice.
 
     Args:
-        directory: The directory, which may come later; the one above it must be there.
-        suffix: Of the names that are of interest; it is cut off in the answers.
+        directory: The directory. It may be made later, but its parent must exist.
+        suffix: Report only names with this suffix, without it.
 
     Raises:
-        OSError: The directory above is not there, or the system doesn't let it.
-        Refused: As `WatchfilesWatcher`, where there is no tracker.
+        OSError: The parent does not exist, or the system refused.
+        Refused: As `WatchfilesWatcher`, if there is no inotify either.
     """
 
-    #: Gives what hears sooner than watchfiles, or None; nothing depends on it.
-    sooner = staticmethod(open_tracker)
+    #: Opens a tracker that reports sooner than watchfiles, or returns None. Nothing depends on it.
+    open_fast_tracker = staticmethod(open_tracker)
 
     def __init__(self, directory: str, suffix: str) -> None:
         self._directory = directory
-        self._is_of = _identity(directory)
-        self._touched = TouchedNames()
-        self._fd = self._touched.fileno()
-        self._held = ExitStack()
-        # A thread that comes back from a library after the interpreter has ended would end the
-        # process.
-        self._close = weakref.finalize(self, self._held.close)
-        self._held.callback(self._touched.close)
-        self._tracker = self.sooner(directory, suffix)
-        if self._tracker is not None:
-            self._held.callback(self._tracker.close)
-            both = self._held.enter_context(select.epoll())
-            self._fd = both.fileno()
-            both.register(self._tracker, select.EPOLLIN)
-            both.register(self._touched, select.EPOLLIN)
+        self._directory_id = _directory_id_of(directory)
+        self._touched_names = TouchedNames()
+        self._fd = self._touched_names.fileno()
+        self._resources = ExitStack()
+        # Closed before the interpreter ends: a thread that returns from a library later would kill
+        # the process.
+        self._close = weakref.finalize(self, self._resources.close)
+        self._resources.callback(self._touched_names.close)
+        self._fast_tracker = self.open_fast_tracker(directory, suffix)
+        if self._fast_tracker is not None:
+            self._resources.callback(self._fast_tracker.close)
+            epoll = self._resources.enter_context(select.epoll())
+            self._fd = epoll.fileno()
+            epoll.register(self._fast_tracker, select.EPOLLIN)
+            epoll.register(self._touched_names, select.EPOLLIN)
         self._start(os.path.realpath(directory), suffix)
 
     def _start(self, directory: str, suffix: str) -> None:
-        above = os.path.dirname(directory)  # It tells when the directory comes or goes.
+        parent = os.path.dirname(
+            directory
+        )  # Its events show that the directory is made or removed.
         try:
             watcher = WatchfilesWatcher(
-                [path for path in (directory, above) if os.path.isdir(path)] or [directory]
+                [path for path in (directory, parent) if os.path.isdir(path)] or [directory]
             )
         except Refused:
-            if self._tracker is None:
+            if self._fast_tracker is None:
                 raise
             return
-        step_ms = _STEP_ALONE_MS if self._tracker is None else _STEP_MS
+        step_ms = _STEP_ALONE_MS if self._fast_tracker is None else _STEP_MS
         stopped = threading.Event()
-        follow = partial(_follow, watcher, directory, suffix, step_ms, stopped, self._touched)
+        follow = partial(_follow, watcher, directory, suffix, step_ms, stopped, self._touched_names)
         thread = threading.Thread(target=follow, name="capsule-notices", daemon=True)
         thread.start()
-        self._held.callback(_end, thread, stopped)
+        self._resources.callback(_stop_thread, thread, stopped)
 
     def changed_ids(self) -> set[str] | None:
-        """The names touched since the last call, without the suffix; None when that can't be told:
-        look at all.
+        """Return the names touched since the last call, without the suffix. None: any may have
+        been.
         """
-        names = self._touched.changed_ids()
-        if self._tracker is not None and names is not None:
-            sooner = self._tracker.changed_ids()
-            names = None if sooner is None else names | sooner
-        is_over = self._tracker is not None and not self._tracker.is_open
-        if is_over or _identity(self._directory) != self._is_of:
-            self.close()  # Another directory has the name, or will have it.
+        names = self._touched_names.changed_ids()
+        if self._fast_tracker is not None and names is not None:
+            reported_ids = self._fast_tracker.changed_ids()
+            names = None if reported_ids is None else names | reported_ids
+        is_over = self._fast_tracker is not None and not self._fast_tracker.is_open
+        if is_over or _directory_id_of(self._directory) != self._directory_id:
+            self.close()  # Another directory has the name, or will get it.
             return None
         return names
 
     def fileno(self) -> int:
-        """The descriptor that can be read when there is an answer to be had, for `select.poll`."""
+        """Return the descriptor, which is readable when there are names, for `select.poll`."""
         return self._fd
 
     @property
     def is_open(self) -> bool:
-        """Whether there will be answers."""
-        return self._touched.is_open
+        """Whether it can still report names."""
+        return self._touched_names.is_open
 
     def close(self) -> None:
-        """End its thread, and give back the descriptors."""
+        """End its thread, and close the descriptors."""
         self._close()
 
 
 class WatchfilesWatcher:
-    """watchfiles for directories, but not for those in them. On file systems of other machines it
-    compares files.
+    """A watcher of directories, but not of those in them, by the library watchfiles.
+
+    On file systems of other machines, and if the kernel has no more watches, it compares files.
 
     Args:
         directories: The directories.
@@ -445,21 +469,21 @@ class WatchfilesWatcher:
         polls: Whether it compares files.
 
     Raises:
-        FileNotFoundError: One of them is not there.
+        FileNotFoundError: One of the directories does not exist.
         Refused: A path is not UTF-8, which watchfiles needs.
     """
 
     def __init__(self, directories: Sequence[str]) -> None:
         self._library = import_submodule("watchfiles._rust_notify")
         self._directories = directories
-        #: Paths that are reported again, and when: of a file that is compared, two changes in one
-        #: second look as one.
-        self._again: dict[str, float] = {}
+        #: Paths that are reported once more, and when. If files are compared, two changes within
+        #: one second look like one.
+        self._repeat_at: dict[str, float] = {}
         self.polls = any(map(must_poll, directories))
         try:
             if not self.polls:
                 try:
-                    self._notify = self._opened()
+                    self._notify = self._open_notifier()
                     return
                 except FileNotFoundError:
                     raise
@@ -470,16 +494,16 @@ class WatchfilesWatcher:
                 _POLL_MS,
             )
             self.polls = True
-            self._notify = self._opened()
-            self._again = dict.fromkeys(directories, time.monotonic() + _SAME_SECOND_S)
+            self._notify = self._open_notifier()
+            self._repeat_at = dict.fromkeys(directories, time.monotonic() + _SAME_SECOND_S)
         except UnicodeEncodeError as error:
             path = str(error.object)
             raise Refused(
                 f"{path}: changes can be watched only below a path in UTF-8", path=path
             ) from error
 
-    def _opened(self) -> RustNotify:
-        opened: RustNotify = self._library.RustNotify(
+    def _open_notifier(self) -> RustNotify:
+        notifier: RustNotify = self._library.RustNotify(
             self._directories,
             False,
             self.polls,
@@ -487,23 +511,23 @@ class WatchfilesWatcher:
             recursive=False,
             ignore_permission_denied=True,
         )
-        return opened
+        return notifier
 
     def wait(self, step_ms: int, stopped: threading.Event | None = None) -> set[str] | None:
-        """The paths that were touched, which it waits for; empty: it was stopped; None: any may
-        have been.
+        """Wait for touched paths, and return them. Empty: it was stopped. None: any may have been
+        touched.
 
-        Of a directory that is reported itself, any file may have been touched.
+        If a directory itself is among them, any file in it may have been touched.
 
         Args:
-            step_ms: How often it looks for a notice, in milliseconds. It answers one to two such
-                steps after a write.
+            step_ms: How often to ask the kernel for events, in milliseconds. It answers one to two
+                such steps after a write.
             stopped: Ends the wait when it is set.
 
-        Raises KeyboardInterrupt, in the main thread.
+        Raises KeyboardInterrupt in the main thread.
         """
-        left_s = min(self._again.values(), default=0.0) - time.monotonic()
-        timeout_ms = max(1, math.ceil(left_s * 1000)) if self._again else 0
+        remaining_s = min(self._repeat_at.values(), default=0.0) - time.monotonic()
+        timeout_ms = max(1, math.ceil(remaining_s * 1000)) if self._repeat_at else 0
         try:
             reported = self._notify.watch(step_ms, step_ms, timeout_ms, stopped)
         except (
@@ -513,7 +537,7 @@ class WatchfilesWatcher:
             with suppress(
                 OSError, self._library.WatchfilesRustInternalError
             ):  # It would give the error for ever.
-                self._notify = self._opened()
+                self._notify = self._open_notifier()
             return None
         if reported == "signal":
             raise KeyboardInterrupt
@@ -521,10 +545,10 @@ class WatchfilesWatcher:
             set() if isinstance(reported, str) else {path for _, path in reported},
             time.monotonic(),
         )
-        due = {path for path, at in self._again.items() if at <= now}
+        due = {path for path, at in self._repeat_at.items() if at <= now}
         if self.polls:
-            self._again = {path: at for path, at in self._again.items() if at > now}
-            self._again |= dict.fromkeys(paths, now + _SAME_SECOND_S)
+            self._repeat_at = {path: at for path, at in self._repeat_at.items() if at > now}
+            self._repeat_at |= dict.fromkeys(paths, now + _SAME_SECOND_S)
         return paths | due
 
 
@@ -534,19 +558,21 @@ def _follow(
     suffix: str,
     step_ms: int,
     stopped: threading.Event,
-    touched: TouchedNames,
+    touched_names: TouchedNames,
 ) -> None:
-    """The thread of notices: hands on what watchfiles reports, until it is stopped."""
+    """Add what watchfiles reports to the touched names until it is stopped. Runs in a thread."""
     while not stopped.is_set():
         paths = watcher.wait(step_ms, stopped)
         if paths is None or directory in paths:
-            touched.touch(None)
+            touched_names.touch(None)
         else:
             parts = map(os.path.split, paths)
-            touched.touch(_ids((name for folder, name in parts if folder == directory), suffix))
+            touched_names.touch(
+                _ids((name for folder, name in parts if folder == directory), suffix)
+            )
 
 
-def _end(thread: threading.Thread, stopped: threading.Event) -> None:
+def _stop_thread(thread: threading.Thread, stopped: threading.Event) -> None:
     stopped.set()
-    if thread is not threading.current_thread():  # Which the collector of garbage may run in.
+    if thread is not threading.current_thread():  # Garbage collection may run in any thread.
         thread.join()

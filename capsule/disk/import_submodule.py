@@ -1,9 +1,9 @@
-"""Loading one module of a library without the rest of its package.
+"""Import one module of a library without the rest of its package.
 
-Two libraries cost a quick command as much as starting Python does, for what it does not use: the
-package of portalocker reads its version from the installed metadata and makes classes for
-semaphores and Redis, that of watchfiles loads asyncio. Both are kept below their next major
-version, as where their modules stand is not promised.
+For two libraries the rest costs a quick command as much as starting Python does. The package of
+portalocker reads its version from the installed metadata and makes classes for semaphores and
+Redis. That of watchfiles loads asyncio. Both are kept below their next major version, since nobody
+promises where their modules are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def import_submodule(name: str) -> ModuleType:
     """Import a module of a package, but not the package itself.
 
     Args:
-        name: The module's whole name, as `portalocker.portalocker`.
+        name: The full name of the module, such as `portalocker.portalocker`.
 
     Returns:
         The module. A later import of the package finds it, and adds the rest.
@@ -43,7 +43,7 @@ def _in_forked_child() -> None:
     _loading = threading.Lock()
 
 
-#: One thread at a time, as another one would find the stand-in, or miss it.
+#: One thread at a time, since another one would find the stand-in, or miss it.
 _loading = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_forked_child)

@@ -1,8 +1,8 @@
-"""Kernel locks of open files, taken by portalocker: the only place that takes one.
+"""Kernel locks of open files. This is the only module that takes one, with portalocker.
 
-What must stay true: a lock goes with its process, however that dies (flock, not lockf: it belongs
-to the open file, so closing another descriptor of the same file does not release it). Cost beside
-the system calls: 1.4 us for both.
+What must stay true: a lock ends with its process, however that dies. So these are locks by flock
+and not by lockf. A lock belongs to the open file, and closing another descriptor of the same file
+does not release it. Cost besides the system calls: 1.4 us for both.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ else:
     _portalocker = import_submodule("portalocker.portalocker")
     _constants, _exceptions = _portalocker.constants, _portalocker.exceptions
 
-_LOCKER, _FLAGS = _portalocker.FlockLocker(), _constants.LockFlags
+_LOCKER = _portalocker.FlockLocker()
+_FLAGS = _constants.LockFlags
 
 
 class _LockMode(int):
-    """Flags of a lock. Not as the enum they come from: what portalocker asks of that takes longer
-    than the lock.
-    """
+    """The flags of a lock as a plain number. portalocker's own enum takes longer than the lock."""
 
 
-#: By whether the lock is shared, and whether to wait for it.
-_WAYS = {
+#: The flags by whether the lock is shared, and whether to wait for it.
+_MODES = {
     (shared, wait): _LockMode(
         (_FLAGS.SHARED if shared else _FLAGS.EXCLUSIVE)
         | (_FLAGS(0) if wait else _FLAGS.NON_BLOCKING)
@@ -44,18 +43,13 @@ def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
 
     Args:
         fd: The file's descriptor.
-        shared: Whether others may share it; else it excludes every other descriptor of the file.
-        wait: Whether to wait in the kernel until it can be had, for ever; else this returns at
-            once.
+        shared: Whether others may share it. Otherwise it excludes every other descriptor.
+        wait: Whether to wait in the kernel, without a limit. Otherwise this returns at once.
 
-    Returns:
-        False: another descriptor's lock stands in the way.
-
-    Raises:
-        OSError: As the system does.
+    Returns False if another descriptor has a lock that excludes this one. Raises OSError.
     """
     try:
-        _LOCKER.lock(fd, _WAYS[shared, wait])  # type: ignore[arg-type]
+        _LOCKER.lock(fd, _MODES[shared, wait])  # type: ignore[arg-type]
     except _exceptions.AlreadyLocked:
         return False
     except _exceptions.LockException as error:
@@ -64,7 +58,7 @@ def lock(fd: int, shared: bool = False, wait: bool = False) -> bool:
 
 
 def unlock(fd: int) -> None:
-    """Give back the lock of an open file. Raises OSError."""
+    """Release the lock of an open file. Raises OSError."""
     try:
         _LOCKER.unlock(fd)
     except _exceptions.LockException as error:

@@ -1,8 +1,8 @@
-"""The one seam to the operating system: every call of the storage layer that touches a file.
+"""The system calls of everything that touches a file. This is the only way to the operating system.
 
-What must stay true: nothing else in the package writes, so that a fault or a recorder can be put in
-by wrapping this object, and no builtin need be patched. The methods are the system's own calls,
-with the next best call where a platform lacks one; deciding what to call is not done here.
+What must stay true: nothing else in the package writes files. So a test can inject a fault or
+record the calls by wrapping this object, and need not patch a builtin. The methods are the system's
+own calls, or the next best call where a platform lacks one. They decide nothing.
 """
 
 from __future__ import annotations
@@ -27,19 +27,24 @@ class Syscalls:
     """The system's calls, by their names. All raise `OSError` as the system does.
 
     Attributes:
-        close_idle: Closes descriptors that are open for later only, and says whether there were
-            any; asked when the system has no more to give.
+        close_idle: Returns a function that closes descriptors which nobody uses now, and returns
+            whether there were any. It is called if the process has no descriptor left. May return
+            None.
     """
 
     close_idle: Callable[[], Callable[[], bool] | None] = staticmethod(lambda: None)
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
-        """A descriptor of a file."""
+        """Open a file and return its descriptor."""
         try:
             return os.open(path, flags, mode)
         except OSError as error:
-            give_up = self.close_idle()
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or give_up is None or not give_up():
+            close_idle = self.close_idle()
+            if (
+                error.errno not in (errno.EMFILE, errno.ENFILE)
+                or close_idle is None
+                or not close_idle()
+            ):
                 raise
         return os.open(path, flags, mode)
 
@@ -61,8 +66,8 @@ class Syscalls:
 
         @staticmethod
         def fsync(fd: int) -> None:
-            """Bytes and metadata on the medium. macOS: fsync stops at the drive's cache,
-            F_FULLFSYNC doesn't.
+            """Flush bytes and metadata to the disk. On macOS, fsync reaches only the drive's cache,
+            and F_FULLFSYNC the disk.
             """
             import fcntl
 
@@ -77,8 +82,8 @@ class Syscalls:
         fdatasync = staticmethod(getattr(os, "fdatasync", os.fsync))
 
     def copy(self, source: int, target: int, offset: int, size: int, target_offset: int) -> int:
-        """Copy up to `size` bytes between two files in the kernel; the count copied, 0 at the end
-        of `source`.
+        """Copy up to `size` bytes between two files in the kernel. Returns their number, which is 0
+        at the end of `source`.
         """
         size = min(size, _COPY_CHUNK)
         if hasattr(os, "copy_file_range"):
@@ -90,9 +95,10 @@ class Syscalls:
         return self.pwrite(target, self.pread(source, min(size, 1 << 20), offset), target_offset)
 
     def begin_flush(self, fd: int, offset: int, size: int) -> None:
-        """Have the system begin to write a part of a file to the medium. It vouches for nothing,
-        and never fails: an error of the medium is told by the next fsync. Where the system has no
-        such call nothing is done."""
+        """Make the system begin to write a part of a file to the disk, if it has such a call.
+
+        It proves nothing and never fails. The next fsync reports errors of the disk.
+        """
         if self._sync_range is not None:
             self._sync_range(fd, offset, size, _SYNC_FILE_RANGE_WRITE)
 
@@ -101,10 +107,10 @@ class Syscalls:
         return _load_sync_range()
 
     def exchange(self, path: str, other: str) -> bool:
-        """Swap what two names stand for, atomically. False where the system can't.
+        """Exchange the files of two names, atomically. Returns False if the system can't.
 
-        This is what lets a replace see *what* it replaced: a rename over a name drops a version
-        that an editor put there an instant before, without a word.
+        With it, a replacement can see which version it replaced. A rename would silently delete a
+        version that an editor saved an instant before.
         """
         return self._swap(path, other)
 
@@ -113,11 +119,11 @@ class Syscalls:
         return _load_exchange()
 
     def attributes(self, file: str | int) -> dict[str, bytes]:
-        """The extended attributes of a file that are a user's to keep; none where the system has
+        """Return the extended attributes of a file that a user may keep. Empty if the system has
         none.
 
-        Checksums and capabilities of the kernel's security modules speak of the bytes, and aren't
-        among them.
+        Checksums and capabilities of the kernel's security modules depend on the bytes, and are
+        left out.
         """
         if not hasattr(os, "listxattr"):
             return {}
@@ -149,14 +155,13 @@ class Syscalls:
             os.removexattr(fd, name)
 
     def boot(self) -> str:
-        """What tells this run of the system from the one before a crash or a power cut; empty when
-        it can't.
-        """
+        """Return the identity of this run of the system. Empty: not known."""
         return _boot()
 
     def device(self, path: str) -> int:
-        """The number of the device that a file lies on; 0 where there is none. Another one if the
-        disk came back.
+        """Return the device number of a file's disk. 0: there is no file.
+
+        It may be another one after the disk was removed and attached again.
         """
         try:
             return os.lstat(path).st_dev
@@ -164,23 +169,20 @@ class Syscalls:
             return 0
 
     def booted_ns(self) -> int:
-        """When this run of the system began, in nanoseconds since 1970."""
-        return time.time_ns() - time.clock_gettime_ns(
-            getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-        )
+        """Return the time at which this run of the system began, in nanoseconds since 1970."""
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.time_ns() - time.clock_gettime_ns(clock)
 
-    #: Take the lock of an open file, and give it back; False when another's stands in the way.
+    #: Take and release the lock of an open file. See `kernel_locks`.
     try_lock = staticmethod(kernel_locks.lock)
     unlock = staticmethod(kernel_locks.unlock)
 
     def listdir(self, directory: str) -> list[str]:
-        """The names in a directory."""
+        """Return the names in a directory."""
         return os.listdir(directory)
 
     def names(self, directory: str) -> Iterator[tuple[str, os.stat_result]]:
-        """The names in a directory, each with its lstat; one that vanishes meanwhile is
-        left out.
-        """
+        """Yield each name in a directory with its lstat. One that vanishes meanwhile is left out."""
         with os.scandir(directory) as entries:
             for entry in entries:
                 try:
@@ -206,8 +208,8 @@ def _boot() -> str:
 
 
 def _load_sync_range() -> Callable[[int, int, int, int], int] | None:
-    """sync_file_range(2): a descriptor, an offset, a size, what to do; None where the system has
-    none.
+    """Return sync_file_range(2), which takes descriptor, offset, size and flags. None: the system
+    has none.
     """
     import ctypes
 
@@ -220,7 +222,7 @@ def _load_sync_range() -> Callable[[int, int, int, int], int] | None:
 
 
 def _load_exchange() -> Callable[[str, str], bool]:
-    """The system's atomic swap of two names, or a function that says it has none."""
+    """Return the system's atomic exchange of two names, or a function that returns False."""
     import ctypes
 
     def no_exchange(path: str, other: str) -> bool:

@@ -1,1 +1,1 @@
-"""Instance locks: the rule, the holder of a lock, and what keeps it fresh."""
+"""Instance locks: how they are taken, refreshed and released, and the Store's object for them."""

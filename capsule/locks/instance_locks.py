@@ -1,9 +1,13 @@
-"""The locks of one instance: taking, refreshing and releasing them.
+"""The locks of one instance: take, refresh and release them.
 
-What must stay true: the lock in the capsule is the truth; the memory here only serves to notice
+A lock is a field in the head of a conversation. It names the instance, and a leased file shows
+whether the instance is alive. This object remembers which conversations its instance has locked,
+and how deep `with` blocks are nested. A thread refreshes their times regularly, because another
+host can't see the leased file.
+
+What must stay true: the lock in the conversation decides. The memory here only serves to notice
 that another instance took it. An instance's file is locked before the first record names it. A
-forked child holds no locks. Only its holder refreshes a lock, for other hosts, which can't see
-whether it is alive.
+forked child holds no locks. Only its holder refreshes a lock.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ _log = logging.getLogger("capsule")
 
 
 class _RunChange(Protocol):
-    """Runs an action on a conversation, settled and under its mutex."""
+    """Runs an action on a reconciled conversation under its mutex."""
 
     def __call__(self, id: str, action: Callable[[Conversation], T]) -> T: ...
 
@@ -48,8 +52,8 @@ class HeldLock:
 
     id: str
 
-    def __init__(self, holder: InstanceLocks, id: str) -> None:
-        self._instance_locks = holder
+    def __init__(self, instance_locks: InstanceLocks, id: str) -> None:
+        self._instance_locks = instance_locks
         self.id = id
 
     def __enter__(self) -> Self:
@@ -57,9 +61,9 @@ class HeldLock:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             self._instance_locks.leave(self.id)
@@ -73,12 +77,12 @@ class InstanceLocks:
     """The locks of one open store.
 
     Args:
-        engine: The engine; it knows which instances are alive.
+        engine: The engine, which knows the instances that are alive.
         settings: The store's settings.
-        write: Runs an action on a conversation.
-        keep_locks: Whether the lock that a save of an exclusive conversation takes is kept.
-        name: The name of an instance that outlives its process; else None.
-        user: The user that the locks name; None: the user of this process.
+        run_change: Runs an action on a conversation.
+        keep_locks: Whether a write to an exclusive conversation takes a lock that lasts.
+        name: The name of an instance that outlives its process. None: the instance has no name.
+        user: The user that the locks name. None: the user of this process.
 
     Attributes:
         identity: This instance.
@@ -88,7 +92,7 @@ class InstanceLocks:
         self,
         engine: Engine,
         settings: Settings,
-        write: _RunChange,
+        run_change: _RunChange,
         *,
         keep_locks: bool,
         name: str | None,
@@ -96,7 +100,7 @@ class InstanceLocks:
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self._run_change = write
+        self._run_change = run_change
         self._keep_locks = keep_locks
         self._name = name
         self._user = user or _user()
@@ -104,10 +108,12 @@ class InstanceLocks:
         call_in_child(self, InstanceLocks._begin)
 
     def _begin(self) -> None:
-        """Begin without locks: a forked child is a new instance."""
-        user, host = self._user, os.uname().nodename
+        """Start without locks. A forked child is a new instance, and calls this again."""
+        user = self._user
+        host = os.uname().nodename
         instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
         self.identity = InstanceIdentity(instance, user, host, os.getpid(), self._name)
+        #: The depth of nested `with` blocks, by the id of each locked conversation.
         self._nesting_by_id: dict[str, int] = {}
         self._is_closed = False
         self._thread_lock = threading.Lock()
@@ -116,8 +122,9 @@ class InstanceLocks:
         self._refresher: threading.Thread | None = None
 
     def admit(self, conversation: Conversation) -> dict[str, Any] | None:
-        """Check that this instance may write; the lock to record with the write, if any. Raises
-        Locked, LockLost.
+        """Check that this instance may write. Returns the lock to record with the write, if any.
+
+        Raises Locked, LockLost.
         """
         head = conversation.transaction.head
         lock = head.lock
@@ -130,15 +137,16 @@ class InstanceLocks:
         return self.lock_for_new(head.type) or (inactive_lock() if orphan else None)
 
     def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
-        """As `check_writable`, for a write that takes no lock."""
-        return (
-            inactive_lock()
-            if self._admit_or_take_over(conversation.id, conversation.head.lock)
-            else None
-        )
+        """Check as `admit`, for a write that takes no lock."""
+        orphan = self._admit_or_take_over(conversation.id, conversation.head.lock)
+        return inactive_lock() if orphan else None
 
     def _admit_or_take_over(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
-        """As `locking.check_writable`, for this store; a takeover is logged."""
+        """Apply the rule `locking.check_writable` to a lock, and log a takeover.
+
+        Returns the orphaned lock of a dead instance, which the write replaces. None: there is none.
+        Raises Locked, LockLost.
+        """
         try:
             orphan = locking.check_writable(
                 id,
@@ -157,32 +165,32 @@ class InstanceLocks:
         return orphan
 
     def lock_for_new(self, type: str) -> dict[str, Any] | None:
-        """The lock that a save of a conversation of this type takes."""
-        return self._take() if self._keep_locks and type == locking.EXCLUSIVE else None
+        """Return the lock that a write to a conversation of this type takes, if any."""
+        if self._keep_locks and type == locking.EXCLUSIVE:
+            return self._take()
+        return None
 
     def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
-        """The record of a lock for this instance; None after `close`."""
-        me = self.identity
-        # Under the guard: an instance that was closed meanwhile must not be announced as alive.
+        """Return the record of a new lock for this instance. None: after `close`."""
+        identity = self.identity
+        # Under the lock, because an instance that was closed meanwhile must not appear alive.
         with self._thread_lock:
             if self._is_closed:
                 return None
-            if me.name is None:
-                self._engine.leases.acquire(me.instance)
+            if identity.name is None:
+                self._engine.leases.acquire(identity.instance)
         return locking.new_lock(
-            me, timestamps.now(), client, agent, boot=self._engine.leases.boot_id
+            identity, timestamps.now(), client, agent, boot=self._engine.leases.boot_id
         )
 
     def state_of(self, lock: dict[str, Any]) -> str:
-        """As `locking.lock_state`, for this store."""
+        """Return the state of a lock: "held", "orphaned" or "elsewhere". See `LockState`."""
         return locking.lock_state(
             lock, self.identity.host, self._is_live(lock), self._settings.lock_ttl_s
         )
 
     def _is_live(self, lock: dict[str, Any]) -> bool | None:
-        """Whether the instance that took a lock lives, as the engine says; None:
-        it does not know.
-        """
+        """Ask the engine if the instance that took a lock is alive. None: it does not know."""
         if lock.get("name"):
             return None
         instance = str(lock.get("instanceId"))
@@ -191,7 +199,7 @@ class InstanceLocks:
         )
 
     def remember(self, id: str, lock: dict[str, Any]) -> None:
-        """Remember a lock that a save recorded."""
+        """Remember a lock that a write recorded."""
         if not lock["active"]:
             return
         with self._thread_lock:
@@ -199,11 +207,11 @@ class InstanceLocks:
         self._keep_refreshed()
 
     def lock(self, id: str, client: str | None = None, agent: str | None = None) -> HeldLock:
-        """See `Store.locks.take`. Locks of one instance nest: the outermost `with` releases the
+        """See `Store.locks.take`. If `with` blocks are nested, the outermost one releases the
         lock.
         """
 
-        def act(conversation: Conversation) -> None:
+        def take_lock(conversation: Conversation) -> None:
             conversation.ensure_permitted("append")
             conversation.ensure_permitted("lock")
             orphan = self._admit_or_take_over(conversation.id, conversation.head.lock)
@@ -217,18 +225,18 @@ class InstanceLocks:
                 )
             conversation.set_lock(record)
 
-        self._run_change(id, act)
+        self._run_change(id, take_lock)
         with self._thread_lock:
             self._nesting_by_id[id] = self._nesting_by_id.get(id, 0) + 1
         self._keep_refreshed()
         return HeldLock(self, id)
 
     def leave(self, id: str) -> None:
-        """Leave a `with` block; the outermost one unlocks."""
+        """End a `with` block. The outermost one releases the lock."""
         with self._thread_lock:
-            left = self._nesting_by_id.get(id, 0) - 1
-            if left > 0:
-                self._nesting_by_id[id] = left
+            depth = self._nesting_by_id.get(id, 0) - 1
+            if depth > 0:
+                self._nesting_by_id[id] = depth
                 return
         try:
             self.unlock(id)
@@ -238,7 +246,7 @@ class InstanceLocks:
     def unlock(self, id: str, *, force: bool = False) -> bool:
         """See `Store.locks.release`."""
 
-        def act(conversation: Conversation) -> bool:
+        def release_lock(conversation: Conversation) -> bool:
             lock = conversation.head.lock
             is_own = lock is not None and lock.get("instanceId") == self.identity.instance
             if not is_own:
@@ -257,7 +265,7 @@ class InstanceLocks:
             return True
 
         try:
-            return self._run_change(id, act)
+            return self._run_change(id, release_lock)
         finally:
             self._forget(id)
 
@@ -273,23 +281,24 @@ class InstanceLocks:
         self._forget(conversation.id)
         return trashed
 
-    def delete_damaged(self, held: HeldFile) -> Trashed:
-        """Delete a document that doesn't parse, unless its bytes contain the lock of another
-        instance.
+    def delete_damaged(self, held_file: HeldFile) -> Trashed:
+        """Delete a document that does not parse.
+
+        Raises Locked if its bytes contain the active lock of another instance.
         """
         try:
-            got = held.read()
+            content = held_file.read()
         except InvalidDocument:  # It is too large to read, or no file.
-            got = None
-        self._admit_or_take_over(held.id, locking.lock_in_damaged_file(got[0]) if got else None)
-        trashed = held.delete()
-        self._forget(held.id)
+            content = None
+        self._admit_or_take_over(
+            held_file.id, locking.lock_in_damaged_file(content[0]) if content else None
+        )
+        trashed = held_file.delete()
+        self._forget(held_file.id)
         return trashed
 
     def _keep_refreshed(self) -> None:
-        """Refresh the lock of every held conversation from now on, in a thread that does not keep
-        the process alive.
-        """
+        """Start the thread that refreshes the locks. It does not keep the process alive."""
         if self._refresher is None:
             self._refresher = threading.Thread(
                 target=self._refresh_regularly,
@@ -308,19 +317,19 @@ class InstanceLocks:
                     _log.debug("the lock on %s was not refreshed: %s", id, error)
 
     def _refresh(self, id: str) -> None:
-        def act(conversation: Conversation) -> None:
+        def refresh_lock(conversation: Conversation) -> None:
             lock = conversation.head.lock
             if lock is not None and lock.get("instanceId") == self.identity.instance:
                 conversation.set_lock(conversation.refreshed_lock())
 
-        self._run_change(id, act)
+        self._run_change(id, refresh_lock)
 
     def is_dead(self, lock: dict[str, Any]) -> bool:
         """Whether the program that took a lock has ended, according to the engine."""
         return self._is_live(lock) is False
 
     def close(self) -> None:
-        """Release the locks of this instance, and keep none from now on. A named instance keeps its
+        """Release the locks of this instance, and take none from now on. A named instance keeps its
         locks.
         """
         with self._thread_lock:
@@ -329,8 +338,8 @@ class InstanceLocks:
             self._close_lock
         ):  # A second caller waits for the first, because it may end the process next.
             with self._thread_lock:
-                held = [] if self._name is not None else list(self._nesting_by_id)
-            for id in held:
+                ids = [] if self._name is not None else list(self._nesting_by_id)
+            for id in ids:
                 try:
                     self.unlock(id)
                 except CapsuleError as error:

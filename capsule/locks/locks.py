@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """A lock as it stands in a capsule.
+    """A lock in a conversation.
 
     Attributes:
-        state: "held": its instance is alive, or used the lock lately; "orphaned": its instance has
-            ended; "elsewhere": its instance is on another host, and used the lock within the time
-            to live.
-        client: The program that it was taken for, by its product name.
+        state: "held": its instance is alive, or used the lock recently. "orphaned": its instance
+            has ended. "elsewhere": its instance is on another host, and used the lock within the
+            time to live.
+        client: The product name of the program that it was taken for.
         agent: The agent that it was taken for.
     """
 
@@ -40,9 +40,11 @@ class LockState:
 class Locks:
     """The locks on the conversations of a store."""
 
-    def __init__(self, holder: InstanceLocks, heads: Callable[[], Iterable[Head]]) -> None:
-        self._instance_locks = holder
-        self._list_heads = heads
+    def __init__(
+        self, instance_locks: InstanceLocks, list_heads: Callable[[], Iterable[Head]]
+    ) -> None:
+        self._instance_locks = instance_locks
+        self._list_heads = list_heads
 
     def take(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
         """Lock a conversation for this instance. The lock ends with a `with` block, `release` or

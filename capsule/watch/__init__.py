@@ -1,3 +1,1 @@
-"""Waiting for changes: the thread that watches the files, streams of changes, and the marks on own
-writes.
-"""
+"""Waiting for changes: the thread that waits for them, streams of changes, and their authors."""

@@ -1,8 +1,8 @@
-"""The events of a store: its changes by topic, as programs get them that follow it from outside.
+"""The events of a store: its changes by topic, for programs outside that follow it.
 
-What must stay true: a change is one event, and its cursor stands behind it, so that who goes on
-from the cursor of the last event misses none and gets none twice. An event names what changed, and
-holds no text of a message. The module does not know who may read what: it is given the changes of a
+What must stay true: a change is one event. Its cursor is after it, so that a program that continues
+from the cursor of its last event misses none and gets none twice. An event names what changed, and
+contains no text of a message. The module does not know who may read what: it gets the changes of a
 store that acts for the reader.
 """
 
@@ -16,34 +16,36 @@ from capsule.errors import InvalidInput
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
 
-#: `messages`: some are new, changed or gone. The others: something happened in or to a
-#: conversation; those of agents by what they are, and all others as `conversations`.
+#: `messages`: messages are new, changed or gone. The other topics: something happened in or to a
+#: conversation of this type. `conversations` has all that belong to no agents.
 TOPICS = ("messages", "channels", "groups", "directs", "conversations")
-#: The topic of a conversation, by what stands before the first `_` of its id.
+#: The topic of a conversation, by the part of its id before the first `_`.
 _TOPIC_OF = {"channel": "channels", "notes": "channels", "group": "groups", "direct": "directs"}
 
 
 def check_topics(names: Iterable[str]) -> frozenset[str]:
-    """The topics of these names; none given: all. Raises InvalidInput for an unknown one."""
-    wanted = frozenset(names)
-    if unknown := sorted(wanted.difference(TOPICS)):
+    """Return the topics with these names. Without names: all. Raises InvalidInput for an unknown
+    one.
+    """
+    topics = frozenset(names)
+    unknown = sorted(topics.difference(TOPICS))
+    if unknown:
         raise InvalidInput(
             f"there is no topic {unknown[0][:40]!r}; the topics are: {', '.join(TOPICS)}"
         )
-    return wanted or frozenset(TOPICS)
+    return topics or frozenset(TOPICS)
 
 
 def topics_of(change: Change) -> list[str]:
-    """The topics of a change: that of its conversation, and `messages` before it where some
-    changed.
-    """
+    """Return the topics of a change: `messages` if messages changed, and the conversation's."""
     topics = ["messages"] if change.messages or change.removed else []
     return [*topics, _TOPIC_OF.get(change.id.partition("_")[0], "conversations")]
 
 
 def as_json(change: Change) -> dict[str, Any]:
-    """A change as an event: as `--json` prints it, with its topics. It is the same to all, so
-    nobody's `own`.
+    """Return a change as an event: the JSON of the change with its topics, and without `own`.
+
+    An event is the same for all readers, so it is nobody's own.
     """
     event = change.as_json() | {"topics": topics_of(change)}
     del event["own"]

@@ -1,9 +1,14 @@
 """The hub of an open store, which wakes its waiters when a document changes.
 
-What must stay true: the system's notices only wake. Each waiter reads the changes from the journal,
-from its own cursor: a lost, late or doubled notice loses and doubles no change, and a slow waiter
-neither delays the others nor costs memory. A failure in the hub's thread reaches the waiters. The
-module does not know the store; it calls the functions it is given. Only watching imports it.
+A thread waits for a tracker of the documents. When it reports something, the thread reads the new
+changes from the journal, and wakes the waiters of the changed documents. The thread runs while
+somebody listens, and a few seconds longer.
+
+What must stay true: the notices of the system only wake. Each waiter reads the changes from the
+journal itself, from its own cursor. So a lost, late or doubled notice loses and doubles no change,
+and a slow waiter neither delays the others nor costs memory. A failure in the hub's thread reaches
+the waiters. The module does not know the store, and calls the functions that it is given. Only
+watching imports it.
 """
 
 from __future__ import annotations
@@ -31,15 +36,15 @@ _log = logging.getLogger("capsule")
 
 #: How long to wait for further notices after the first, in seconds: one write causes several.
 _GATHER_S = 0.002
-#: Seconds between two scans without a notice: writes through a memory mapping cause none.
+#: Seconds between two scans without a notice. Writes through a memory mapping cause none.
 _RESCAN_S = 10.0
 #: The shortest time between two such scans, as a multiple of a scan's duration: at most 0.1 % of
 #: the time.
 _RESCAN_COSTS = 1000
-#: Seconds between two calls of `check`.
+#: Seconds between two calls of `on_interval`.
 _CHECK_S = 2.0
 #: Seconds before the thread begins again after a failure.
-_AGAIN_S = 0.2
+_RESTART_S = 0.2
 #: Seconds that the thread stays without a waiter: a long poll comes back soon.
 _LINGER_S = 10.0
 
@@ -48,12 +53,12 @@ class Waiter:
     """A reader that waits for changes.
 
     Args:
-        ids: The documents that it waits for; None: all.
-        wake: Called from the hub's thread; must return at once.
+        ids: The documents that it waits for. None: all.
+        wake: Is called in the hub's thread, and must return at once.
 
     Attributes:
-        unsure: Whether it was woken without a change in the journal, so that it must update the
-            index itself.
+        must_refresh: Whether it was woken without a known change, so that it must update the index
+            itself.
     """
 
     def __init__(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> None:
@@ -62,36 +67,39 @@ class Waiter:
         self.must_refresh = True
 
     def wants(self, ids: Collection[str]) -> bool:
-        """Whether it waits for one of these documents."""
+        """Check if it waits for one of these documents."""
         return self.ids is None or not self.ids.isdisjoint(ids)
 
 
 class ChangeHub:
-    """Wakes the waiters of one open store.
+    """Wakes the waiters of one open store. Several threads may use it.
 
-    Its thread runs while there is a waiter and for a while after. When it begins to listen, it
-    wakes every waiter.
+    When its thread starts, it wakes every waiter.
 
     Args:
-        listen: Opens a tracker of the documents.
-        look: Returns the changes after a cursor (None: no changes), and the cursor after them.
-        check: Called at intervals, for changes without a notice: a program that has ended writes
-            nothing.
-        most: The largest number of changes that `look` returns; if it returns as many, there may be
-            more.
+        open_tracker: Opens a tracker of the documents.
+        read_changes: Returns the changes after a cursor, and the next cursor. Without a cursor: no
+            changes, and the present cursor.
+        on_interval: Is called every two seconds, to find changes without a notice: a program that
+            was killed writes nothing.
+        max_changes: The largest number of changes that `read_changes` returns. If it returns as
+            many, there may be more.
+
+    Attributes:
+        is_closed: Whether `close` was called.
     """
 
     def __init__(
         self,
-        listen: Callable[[], Tracker],
-        look: Callable[[str | None], Changes],
-        check: Callable[[], None],
-        most: int,
+        open_tracker: Callable[[], Tracker],
+        read_changes: Callable[[str | None], Changes],
+        on_interval: Callable[[], None],
+        max_changes: int,
     ) -> None:
-        self._open_tracker = listen
-        self._read_changes = look
-        self._on_interval = check
-        self.max_changes = most
+        self._open_tracker = open_tracker
+        self._read_changes = read_changes
+        self._on_interval = on_interval
+        self.max_changes = max_changes
         self.is_closed = False
         self._begin()
         _hubs.add(self)
@@ -103,19 +111,19 @@ class ChangeHub:
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._listener_count = 0
         self._thread: threading.Thread | None = None
-        #: A byte sent into the second socket ends a wait for the first.
+        #: Receiver and sender. A byte wakes the thread that waits for the receiver.
         self._wake_sockets: tuple[socket.socket, socket.socket] | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     @property
     def running(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the thread runs."""
         return self._thread is not None
 
     @property
     def pool(self) -> ThreadPoolExecutor:
-        """Two threads that read the journal for event loops, as a loop's own threads may all be
-        waiting.
+        """Two threads that read the journal for event loops, since all threads of a loop's own pool
+        may be waiting.
         """
         with self._condition:
             if self.is_closed:
@@ -127,40 +135,42 @@ class ChangeHub:
             return self._pool
 
     def waiter(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> Waiter:
-        """A new waiter. The hub forgets it when nothing else refers to it."""
+        """Return a new waiter. The hub drops it when nothing else refers to it."""
         waiter = Waiter(ids, wake)
         with self._condition:
             self._waiters.add(waiter)
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """Remove a waiter, so that it is woken no more."""
+        """Remove a waiter, so that it is no longer woken."""
         with self._condition:
             self._waiters.discard(waiter)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen while the body runs."""
+        """Run the thread while the block runs."""
         with self._condition:
             if self._thread is None and not self.is_closed:
                 self._is_stopping = False
-                # A daemon, as it must not keep the process alive; `_stop_all` ends it before the
-                # interpreter does.
+                # A daemon, so that it does not keep the process alive. `_stop_all` ends it before
+                # the interpreter does.
                 thread = threading.Thread(target=self._run, name="capsule-watch", daemon=True)
                 thread.start()
                 self._thread = thread
             self._listener_count += 1
             self._condition.notify_all()
-        changed = self._condition
+        condition = self._condition
         try:
             yield
         finally:
-            if changed is self._condition:  # Else this is a forked child, whose count began anew.
-                with changed:
+            if (
+                condition is self._condition
+            ):  # Otherwise this is a forked child, which has no count.
+                with condition:
                     self._listener_count -= 1
 
     def close(self) -> None:
-        """End its thread, and wake every waiter for the last time."""
+        """End the thread, and wake every waiter for the last time."""
         self.is_closed = True
         self._end()
         self._wake(None)
@@ -169,7 +179,9 @@ class ChangeHub:
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()
-            thread, pool, self._pool = self._thread, self._pool, None
+            thread = self._thread
+            pool = self._pool
+            self._pool = None
             if self._wake_sockets is not None:
                 self._wake_sockets[1].send(b".")
         if thread is not None and thread is not threading.current_thread():
@@ -178,7 +190,7 @@ class ChangeHub:
             pool.shutdown()
 
     def _has_listener(self) -> bool:
-        """Wait for a waiter; False when the thread has to end."""
+        """Wait a few seconds until somebody listens. Returns False if the thread must end."""
         with self._condition:
             self._condition.wait_for(
                 lambda: self._listener_count > 0 or self._is_stopping, _LINGER_S
@@ -189,90 +201,89 @@ class ChangeHub:
             return False
 
     def _run(self) -> None:
-        """The hub's thread. A failure is logged and wakes all waiters, which then look themselves;
-        the thread starts over."""
+        """Run in the hub's thread. After a failure, log it, wake all waiters, and start again.
+
+        The waiters then read the changes themselves, and get the error if it persists.
+        """
         while True:
             try:
-                with self._open_wake_sockets() as bell:
-                    self._follow(bell)
+                with self._open_wake_sockets() as receiver:
+                    self._follow(receiver)
                 return
             except Exception:
                 _log.exception("watching was interrupted, and starts again")
                 self._wake(None)
                 with self._condition:
-                    if self._condition.wait_for(lambda: self._is_stopping, _AGAIN_S):
+                    if self._condition.wait_for(lambda: self._is_stopping, _RESTART_S):
                         self._thread = None
                         return
 
     @contextmanager
     def _open_wake_sockets(self) -> Iterator[socket.socket]:
-        heard, rung = socket.socketpair()
-        with heard, rung:
+        receiver, sender = socket.socketpair()
+        with receiver, sender:
             with self._condition:
-                self._wake_sockets = heard, rung
+                self._wake_sockets = receiver, sender
             try:
-                yield heard
+                yield receiver
             finally:
                 with self._condition:
                     if self._wake_sockets == (
-                        heard,
-                        rung,
+                        receiver,
+                        sender,
                     ):  # Another thread may have begun already.
                         self._wake_sockets = None
 
-    def _follow(self, bell: socket.socket) -> None:
-        """Look whenever a document was touched, until there is no waiter."""
+    def _follow(self, receiver: socket.socket) -> None:
+        """Read the changes whenever a document was touched, until nobody listens."""
         cursor: str | None = None
         tracker: Tracker | None = None
         try:
             while True:
-                tracker = (
-                    tracker or self._open_tracker()
-                )  # Before the look, so that nothing happens in between.
-                began = time.monotonic()
+                # Opened before the changes are read, so that none is missed in between.
+                tracker = tracker or self._open_tracker()
+                began_s = time.monotonic()
                 cursor = self._wake_for_changes(cursor)
-                look_s = time.monotonic() - began
+                read_s = time.monotonic() - began_s
                 if not self._has_listener():
                     return
-                self._await_touch(bell, tracker, max(_RESCAN_S, _RESCAN_COSTS * look_s))
+                self._await_touch(receiver, tracker, max(_RESCAN_S, _RESCAN_COSTS * read_s))
                 tracker = tracker if tracker.is_open else None
         finally:
             if tracker is not None:
                 tracker.close()
 
-    def _await_touch(self, bell: socket.socket, tracker: Tracker, timeout_s: float) -> None:
-        """Return when a document was touched, when the tracker can't tell,
-        and after `timeout_s`.
-        """
-        until = time.monotonic() + timeout_s
+    def _await_touch(self, receiver: socket.socket, tracker: Tracker, timeout_s: float) -> None:
+        """Wait until a document was touched, the tracker no longer knows, or `timeout_s` is over."""
+        deadline = time.monotonic() + timeout_s
         while not self._is_stopping:
-            left_s = until - time.monotonic()
-            is_touched = _wait(bell, tracker, min(left_s, _CHECK_S))
+            remaining_s = deadline - time.monotonic()
+            is_touched = _wait(receiver, tracker, min(remaining_s, _CHECK_S))
             if is_touched:
-                _wait(bell, None, _GATHER_S)
+                _wait(receiver, None, _GATHER_S)
             else:
                 self._on_interval()
-            if tracker.changed_ids() != set() or left_s <= _CHECK_S:
+            if tracker.changed_ids() != set() or remaining_s <= _CHECK_S:
                 return
 
     def _wake_for_changes(self, cursor: str | None) -> str | None:
-        """Read the changes after a cursor, and wake the waiters for them; the cursor after the
-        changes.
+        """Read the changes after a cursor, and wake the waiters for them. Returns the next
+        cursor.
         """
         while not self._is_stopping:
             try:
-                news = self._read_changes(cursor)
+                changes = self._read_changes(cursor)
             except Exception as error:
-                # Every waiter looks for itself, and gets the error in its own thread.
+                # Every waiter reads for itself then, and gets the error in its own thread.
                 _log.debug("looking for changes failed: %s", error)
                 self._wake(None)
                 return cursor
             if cursor is None:
-                self._wake(None)  # Changes before it listened may have woken no waiter.
-            elif news.changes:
-                self._wake({change.id for change in news.changes})
-            cursor = news.cursor
-            if len(news.changes) < self.max_changes:
+                self._wake(None)  # Earlier changes may have woken no waiter.
+            elif changes.changes:
+                self._wake({change.id for change in changes.changes})
+            cursor = changes.cursor
+            if len(changes.changes) < self.max_changes:
                 break
         return cursor
 
@@ -285,29 +296,28 @@ class ChangeHub:
             waiter.wake()
 
     def forget_parent(self) -> None:
-        """Start over in a forked child, which has none of the parent's threads, with descriptors of
-        its own.
-        """
-        _left.append(self._pool)
+        """Start again in a forked child, which has none of the parent's threads."""
+        _parent_pools.append(self._pool)
         for end in self._wake_sockets or ():
             end.close()
         self._begin()
 
 
-def _wait(bell: socket.socket, tracker: Tracker | None, timeout_s: float) -> bool:
-    """Wait for a notice of the tracker, for the bell, or until the timeout; whether the tracker has
-    a notice.
+def _wait(receiver: socket.socket, tracker: Tracker | None, timeout_s: float) -> bool:
+    """Wait for the tracker, for a byte at the receiver, or until the timeout.
+
+    Returns whether the tracker reported something.
     """
     poll = select.poll()
-    poll.register(bell, select.POLLIN)
+    poll.register(receiver, select.POLLIN)
     if tracker is not None:
         poll.register(tracker, select.POLLIN)
-    return any(fd != bell.fileno() for fd, _ in poll.poll(max(0, round(timeout_s * 1000))))
+    return any(fd != receiver.fileno() for fd, _ in poll.poll(max(0, round(timeout_s * 1000))))
 
 
 _hubs: weakref.WeakSet[ChangeHub] = weakref.WeakSet()
 #: Pools of a parent process, kept so that a forked child does not wait for their threads.
-_left: list[object] = []
+_parent_pools: list[object] = []
 
 
 def _stop_all() -> None:

@@ -1,6 +1,9 @@
 """The writes of an open store itself, so that its watchers can distinguish them from the writes of
 others.
 
+It remembers the ids of messages and the tags of versions that the store wrote, with the tag of the
+version before each. A change whose messages, or whose chain of tags, are all remembered is own.
+
 What must stay true: the content of a write decides whether it is own, never its time. A reported
 change has one author. A write in progress is reported only after its author is known. A store
 without watchers remembers no writes.
@@ -20,9 +23,9 @@ from capsule.process_forks import call_in_child
 if TYPE_CHECKING:
     from capsule.engines.interface import Transaction
 
-#: The number of writes that are remembered, the newest ones.
-_MOST = 20_000
-#: How long to wait for a write in progress, in seconds; it holds the mutex, so it ends soon.
+#: The number of newest writes that are remembered.
+_MAX_WRITES = 20_000
+#: How long to wait for a write in progress, in seconds. It holds the mutex, so it ends soon.
 _PATIENCE_S = 10.0
 
 
@@ -34,46 +37,50 @@ class OwnWrites:
         call_in_child(self, OwnWrites.forget_all)
 
     def forget_all(self) -> None:
-        """Start over: a forked child is an instance of its own, without the threads that hold the
-        guard.
+        """Start again: a forked child is an instance of its own.
+
+        The lock is new too, since a thread of the parent may hold the old one.
         """
-        #: The writes: message ids, tags and marks; for a tag, the tag of the version before (None:
-        #: unknown).
+        #: The writes, by conversation and message id, tag or mark. The value is the tag of the
+        #: version before a tag. None: not known, or not a tag.
         self._previous_tags: dict[tuple[str, str], str | None] = {}
         self._in_progress: dict[str, int] = {}
         self._condition = threading.Condition()
 
     @contextmanager
     def writing(self, transaction: Transaction) -> Iterator[None]:
-        """Remember the version that the body writes, under the mutex, as own."""
-        before = transaction.state.tag
+        """Remember the version that the block writes under the mutex."""
+        old_tag = transaction.state.tag
         with self.hold_reports(transaction.id):
             try:
                 yield
             finally:
-                if transaction.state.tag != before:
+                if transaction.state.tag != old_tag:
                     with self._condition:
-                        self._remember(transaction.id, transaction.state.tag, before)
+                        self._remember(transaction.id, transaction.state.tag, old_tag)
 
     @contextmanager
     def hold_reports(self, id: str) -> Iterator[None]:
-        """Hold back reports of changes of the conversation while the body runs, under the mutex."""
+        """Hold back reports of changes of the conversation while the block runs."""
         with self._condition:
             self._in_progress[id] = self._in_progress.get(id, 0) + 1
         try:
             yield
         finally:
             with self._condition:
-                left = self._in_progress[id] - 1
-                if left:
-                    self._in_progress[id] = left
+                remaining_count = self._in_progress[id] - 1
+                if remaining_count:
+                    self._in_progress[id] = remaining_count
                 else:
                     del self._in_progress[id]
                 self._condition.notify_all()
 
     def remember(self, id: str, *marks: str) -> None:
-        """Remember own writes: ids of messages, a version's tag, or "created", "deleted",
-        "restored".
+        """Remember writes.
+
+        Args:
+            id: The conversation.
+            marks: Ids of messages, tags of versions, or "created", "deleted", "restored".
         """
         with self._condition:
             for mark in marks:
@@ -83,21 +90,23 @@ class OwnWrites:
         """Remember appended messages."""
         self.remember(id, *(str(entry.get("id")) for entry in entries))
 
-    def _remember(self, id: str, mark: str, before: str | None = None) -> None:
+    def _remember(self, id: str, mark: str, previous_tag: str | None = None) -> None:
         self._previous_tags.pop((id, mark), None)
-        self._previous_tags[id, mark] = before
-        while len(self._previous_tags) > _MOST:
+        self._previous_tags[id, mark] = previous_tag
+        while len(self._previous_tags) > _MAX_WRITES:
             del self._previous_tags[next(iter(self._previous_tags))]
 
     def with_own_marked(
         self, changes: list[Change], advance: Callable[[str, int], str]
     ) -> list[Change]:
-        """The changes, with own ones marked. A change by several authors is split into one change
-        for each.
+        """Mark the changes that this store wrote. A change by several authors is split into one for
+        each.
 
         Args:
             changes: The changes.
-            advance: As `Questions.advance`.
+            advance: As `Queries.advance`: returns the cursor after so many messages of a change.
+
+        Waits until writes of these conversations that are in progress have ended.
         """
         return [part for change in changes for part in self._split_by_author(change, advance)]
 
@@ -109,22 +118,25 @@ class OwnWrites:
             elif change.kind == "created":
                 runs = [((change.id, "created") in self._previous_tags, [])]
             else:
-                return [_with_author(change, own=self._is_own(change))]
+                return [_with_author(change, is_own=self._is_own(change))]
             for message in change.messages:
-                own = (change.id, message) in self._previous_tags
-                if not runs or runs[-1][0] != own:
-                    runs.append((own, []))
+                is_own = (change.id, message) in self._previous_tags
+                if not runs or runs[-1][0] != is_own:
+                    runs.append((is_own, []))
                 runs[-1][1].append(message)
         if len(runs) < 2:
-            return [_with_author(change, own=bool(runs) and runs[0][0])]
-        parts, given = [], 0
-        for number, (own, messages) in enumerate(runs):
-            given += len(messages)
+            return [_with_author(change, is_own=bool(runs) and runs[0][0])]
+        parts = []
+        message_count = 0
+        for number, (is_own, messages) in enumerate(runs):
+            message_count += len(messages)
             kind = change.kind if number == 0 else "appended"
-            cursor = advance(change.before, given) if number < len(runs) - 1 else change.cursor
+            cursor = (
+                advance(change.before, message_count) if number < len(runs) - 1 else change.cursor
+            )
             parts.append(
                 replace(
-                    _with_author(change, own=own),
+                    _with_author(change, is_own=is_own),
                     kind=kind,
                     messages=tuple(messages),
                     cursor=cursor,
@@ -133,9 +145,7 @@ class OwnWrites:
         return parts
 
     def _is_own(self, change: Change) -> bool:
-        """Whether this store alone remember every version after the one known before, up to the one
-        that was read.
-        """
+        """Check that this store wrote all versions from the last reported one to this one."""
         if change.kind in ("deleted", "restored"):
             return (change.id, change.kind) in self._previous_tags
         tag: str | None = change.tag
@@ -146,5 +156,5 @@ class OwnWrites:
         return tag is None
 
 
-def _with_author(change: Change, *, own: bool) -> Change:
-    return replace(change, own=True, source="store") if own else change
+def _with_author(change: Change, *, is_own: bool) -> Change:
+    return replace(change, own=True, source="store") if is_own else change

@@ -1,5 +1,8 @@
 """Changes as an async iterator.
 
+The hub wakes a `Watch` when documents change. It then reads the changes after its cursor in a
+thread of the hub, and hands them out one by one or as a batch.
+
 What must stay true: no event loop waits for a file, and no reader of a file waits for an event
 loop. The cursor moves only past changes that were handed out, so that an interrupted caller misses
 none.
@@ -29,15 +32,15 @@ class StopEvent(Protocol):
 
 
 class Watch:
-    """The changes of a store: an async iterator, and an async context manager that ends it.
+    """The changes of a store, as an async iterator and an async context manager, which ends it.
 
-    One task at a time may iterate. Made by `Store.watch`.
+    One task at a time may iterate. `Store.watch` makes it.
 
     Args:
         hub: The hub that wakes it.
-        read: Reads the changes after a cursor; called in a thread of the hub.
+        read: Reads the changes after a cursor. Is called in a thread of the hub.
         cursor: The cursor to start from.
-        ids: Only these conversations; None: all.
+        ids: Report only these conversations. None: all.
         stop: The event that ends it.
     """
 
@@ -52,19 +55,19 @@ class Watch:
         self._hub = hub
         self._read = read
         self._read_to = cursor
-        self._given_to = cursor
+        self._handed_out_to = cursor
         self._stop = stop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._woken.set()
         self._ready: deque[Change] = deque()
-        self._ended = False
+        self._is_ended = False
         self._waiter = hub.waiter(ids, self._wake)
 
     @property
     def cursor(self) -> str:
         """The cursor after the changes handed out so far."""
-        return self._given_to if self._ready else self._read_to
+        return self._handed_out_to if self._ready else self._read_to
 
     def __aiter__(self) -> Self:
         return self
@@ -76,23 +79,25 @@ class Watch:
         if self._is_over():
             raise StopAsyncIteration
         change = self._ready.popleft()
-        self._given_to = change.cursor
+        self._handed_out_to = change.cursor
         return change
 
     async def batch(self, timeout_s: float | None = None) -> Changes:
-        """Wait for a change, and return all that are there; none after `timeout_s` seconds, or when
-        the watch ends.
+        """Wait for a change, and return all changes until now.
+
+        Returns no changes after `timeout_s` seconds, or if the watch ends.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self._ready and await self._fill():
                     pass
-        changes, self._given_to = list(self._ready), self._read_to
+        changes = list(self._ready)
+        self._handed_out_to = self._read_to
         self._ready.clear()
         return Changes(changes, self._read_to)
 
     async def _fill(self) -> bool:
-        """Wait until it is woken, and read the changes; False when it has ended."""
+        """Wait until it is woken, and read the changes. Returns False if the watch has ended."""
         self._loop = asyncio.get_running_loop()
         if not self._is_over() and not self._woken.is_set():
             with self._hub.listening():
@@ -101,7 +106,7 @@ class Watch:
             return False
         self._woken.clear()
         try:
-            answer = await self._loop.run_in_executor(
+            read = await self._loop.run_in_executor(
                 self._hub.pool, self._read, self._waiter, self._read_to
             )
         except BaseException as error:
@@ -111,26 +116,29 @@ class Watch:
             if self._hub.is_closed and isinstance(error, Exception):
                 return False
             raise
-        self._ready.extend(answer.changes)
-        self._read_to = answer.cursor
-        if len(answer.changes) >= self._hub.max_changes:
+        self._ready.extend(read.changes)
+        self._read_to = read.cursor
+        if len(read.changes) >= self._hub.max_changes:
             self._woken.set()
         return True
 
     async def _wait(self) -> None:
+        """Wait until it is woken or stopped."""
         if self._stop is None:
             await self._woken.wait()
             return
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._woken, self._stop)]
+        tasks = [asyncio.ensure_future(event.wait()) for event in (self._woken, self._stop)]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for wait in waits:
-                wait.cancel()
+            for task in tasks:
+                task.cancel()
 
     def _is_over(self) -> bool:
         return (
-            self._ended or self._hub.is_closed or (self._stop is not None and self._stop.is_set())
+            self._is_ended
+            or self._hub.is_closed
+            or (self._stop is not None and self._stop.is_set())
         )
 
     def _wake(self) -> None:
@@ -141,7 +149,7 @@ class Watch:
 
     async def aclose(self) -> None:
         """End the watch."""
-        self._ended = True
+        self._is_ended = True
         self._woken.set()
         self._hub.remove(self._waiter)
 
@@ -150,8 +158,8 @@ class Watch:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         await self.aclose()

@@ -300,14 +300,18 @@ def _reconcile(
     header = held_document.replace(signature, encoded, layout.survey(encoded), records)
     if outcome.is_changed:
         held_document.is_completed = is_restarted and len(logged_writes) > (certain_writes or 0)
-        if held_document.is_completed:
-            message = _AFTER_A_CUT
-        elif verdict is _GitVerdict.NO:
-            message = _FROM_OLDER
-        else:
-            message = _AS_COMMITTED
+        message = _merge_message(verdict, is_completed=held_document.is_completed)
         _log.warning(message, path, outcome.missing_in_words)
     return header
+
+
+def _merge_message(verdict: _GitVerdict, *, is_completed: bool) -> str:
+    """Return the warning that a version was merged with what it lacked, by the cause."""
+    if is_completed:
+        return _AFTER_A_CUT
+    if verdict is _GitVerdict.NO:
+        return _FROM_OLDER
+    return _AS_COMMITTED
 
 
 def purge_log_texts(storage: FileStorage, kind: str, id: str) -> None:

@@ -8,6 +8,10 @@ A write goes through these steps: `log_write` adds a pending line to the log. Th
 the file. `commit_write` counts the line and writes the new header. The mutex is released, and the
 log is flushed. If the file could not be written, `discard_pending_line` removes the line.
 
+Later the background flusher flushes the document and adds a checkpoint to the log: a line which
+records that the document has all writes before it on the disk. After a failed flush, the failure
+mark is set, a byte after the header. Then the next holder writes the document and the log anew.
+
 What must stay true:
 
 - The records of a write are in the log before the document is touched. The header counts them once

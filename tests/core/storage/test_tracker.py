@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from capsule.disk import directory_tracker
-from capsule.disk.directory_tracker import InotifyTracker, of_longest, open_tracker
+from capsule.disk.directory_tracker import InotifyTracker, mount_by_longest_point, open_tracker
 from tests.processes import Child
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
@@ -192,10 +192,10 @@ def test_the_file_system_of_a_path_is_that_of_its_longest_mount() -> None:
         b"2 1 0:31 /home /mnt/some\\040disk rw shared:1 - btrfs /dev/b rw",
         b"3 2 0:40 / /mnt/some\\040disk/net rw - nfs4 host:/x rw",
     ]
-    assert of_longest("/mnt/some disk/x", lines).kind == "btrfs"
-    assert of_longest("/mnt/some disk/net/x", lines).kind == "nfs4"
-    assert of_longest("/mnt/some diskette", lines).kind == "ext4"
-    assert of_longest("/", []).kind == ""
+    assert mount_by_longest_point("/mnt/some disk/x", lines).kind == "btrfs"
+    assert mount_by_longest_point("/mnt/some disk/net/x", lines).kind == "nfs4"
+    assert mount_by_longest_point("/mnt/some diskette", lines).kind == "ext4"
+    assert mount_by_longest_point("/", []).kind == ""
 
 
 def test_the_options_of_a_mount_name_no_machine_no_person_and_no_path() -> None:
@@ -203,7 +203,7 @@ def test_the_options_of_a_mount_name_no_machine_no_person_and_no_path() -> None:
         b"1 0 0:20 / / rw,noatime - nfs4 server:/home/anna "
         b"rw,vers=4.2,addr=10.0.0.1,username=anna,subvol=/home/anna"
     )
-    assert of_longest("/x", [line]).options == ("rw", "noatime", "vers=4.2")
+    assert mount_by_longest_point("/x", [line]).options == ("rw", "noatime", "vers=4.2")
 
 
 def test_a_tracker_of_a_missing_directory_ends_when_it_is_made(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if getattr(request, "param", "") == "watchfiles":
         monkeypatch.setattr(
-            DirectoryTracker, "sooner", staticmethod(lambda directory, suffix: None)
+            DirectoryTracker, "open_fast_tracker", staticmethod(lambda directory, suffix: None)
         )
 
 

@@ -240,7 +240,7 @@ def test_a_store_without_a_watch_keeps_no_own_writes_and_no_hub(store: Store) ->
 def test_the_memory_of_own_writes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from capsule.watch import own_writes
 
-    monkeypatch.setattr(own_writes, "_MOST", 3)
+    monkeypatch.setattr(own_writes, "_MAX_WRITES", 3)
     remembered = own_writes.OwnWrites()
     remembered.remember_appended("c", [{"id": str(number)} for number in range(10)])
     changes = [Change("appended", "c", "", "", messages=(str(number),)) for number in range(10)]
