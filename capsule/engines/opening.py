@@ -1,8 +1,10 @@
-"""Opening the engines: the only module that knows which kinds there are, and where a store of files
-has its parts.
+"""Open the engine of a store, and make new stores.
 
-What must stay true: no existing file is ever overwritten, and nothing is made by opening, but the
-folders in which this machine keeps what belongs to a store in a database.
+This is the only module that knows all kinds of engines. Each function imports its kind only when it
+is called.
+
+What must stay true: no existing file is ever overwritten. Opening makes nothing but the directories
+in which this machine keeps the local documents of stores in a database.
 """
 
 from __future__ import annotations
@@ -29,19 +31,20 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.schema import Meta
 
 
-#: Whatever looks like an address is one, or an error: a misspelt one may have a password, which is
-#: no name of a folder.
+#: The beginning of an address. A misspelt one counts too: it can have a password, and must not
+#: become the name of a directory.
 _ADDRESS = re.compile(r"\s*\w+(\+\w+)?:/")
 
 
-def is_address(place: str | os.PathLike[str]) -> bool:
+def is_address(location: str | os.PathLike[str]) -> bool:
     """Return whether this names a store in a database, and not a directory. `Address` checks it."""
-    return _ADDRESS.match(os.fspath(place)) is not None
+    return _ADDRESS.match(os.fspath(location)) is not None
 
 
 def without_password(url: str) -> str:
-    """The address of a store in a database as it may be shown: without a password. Raises
-    InvalidInput: it is none.
+    """Return the address of a store in a database without its password.
+
+    Raises InvalidInput: it is no address.
     """
     from capsule.engines.postgres.address import Address
 
@@ -49,7 +52,7 @@ def without_password(url: str) -> str:
 
 
 def files(root: str, settings: settings.Settings) -> FilesEngine:
-    """The engine of the files below `root`."""
+    """Return the engine of the files below `root`."""
     from capsule.engines.files.engine import FilesEngine
     from capsule.engines.files.storage import FileStorage
 
@@ -59,10 +62,11 @@ def files(root: str, settings: settings.Settings) -> FilesEngine:
 def in_memory(
     documents: Iterable[tuple[str, Document, bytes]] = (), timeout_s: float = 10.0
 ) -> MemoryEngine:
-    """An engine in memory, with documents: their kinds, themselves, and their bytes if these
-    matter.
+    """Return an engine in memory.
 
     Args:
+        documents: The kind, the document and the bytes of each of its documents. Empty bytes: the
+            document is encoded.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
     from capsule.engines.memory.engine import MemoryEngine
@@ -73,15 +77,15 @@ def in_memory(
     return engine
 
 
-def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]:
-    """The engine of a store in PostgreSQL, and its settings.
+def in_database(url: str, state_directory: str) -> tuple[PostgresEngine, settings.Settings]:
+    """Return the engine of a store in PostgreSQL, and its settings.
 
     Args:
         url: Its address.
-        kept: The directory for what this machine keeps of such stores: how agents are woken here,
-            what may be run.
+        state_directory: The directory for the local documents of such stores: how agents are woken on this
+            machine, which commands may run.
 
-    Raises NotFound: there is no store; InvalidInput, Refused, StorageFailed.
+    Raises NotFound (there is no store), InvalidInput, Refused, StorageFailed.
     """
     from hashlib import sha256
 
@@ -98,17 +102,17 @@ def in_database(url: str, kept: str) -> tuple[PostgresEngine, settings.Settings]
     except CapsuleError:
         database.close()
         raise
-    # By the address too: another database can call itself by the id of this store.
+    # With the address, as another database can have a store with the same id.
     name = sha256(f"{database.address.place} {meta.store}".encode()).hexdigest()[:32]
-    place = os.path.join(kept, "databases", name)
-    with translate_errors(place, "make"):
-        os.makedirs(place, mode=0o700, exist_ok=True)
-    machine = LocalFiles(FileStorage(place, **parsed.of_storage))
-    return PostgresEngine(database, machine, parsed.mutex_timeout_s), parsed
+    directory = os.path.join(state_directory, "databases", name)
+    with translate_errors(directory, "make"):
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+    local = LocalFiles(FileStorage(directory, **parsed.of_storage))
+    return PostgresEngine(database, local, parsed.mutex_timeout_s), parsed
 
 
 def settings_in_database(url: str) -> settings.Settings:
-    """The settings of the store at this address. Raises as `in_database`."""
+    """Return the settings of the store at this address. Raises as `in_database`."""
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
     from capsule.engines.postgres.database import PostgresDatabase
@@ -122,8 +126,9 @@ def _parsed(database: PostgresDatabase, meta: Meta) -> settings.Settings:
 
 
 def durability(url: str) -> str:
-    """What an acknowledged message survives in the database at this address. Raises as
-    `in_database`.
+    """Return in words which failures an acknowledged message survives in this database.
+
+    Raises as `in_database`.
     """
     from capsule.engines.postgres import schema
     from capsule.engines.postgres.address import Address
@@ -134,12 +139,11 @@ def durability(url: str) -> str:
 
 
 def make_in_database(url: str, toml: str = settings.TEMPLATE) -> bool:
-    """Make a store in PostgreSQL, or bring its schema to this version; whether there was anything
-    to do.
+    """Make a store in PostgreSQL, or upgrade its schema. Return whether anything was changed.
 
     Args:
         url: Its address.
-        toml: Its settings, if it is new.
+        toml: The settings of a new store.
 
     Raises InvalidInput, Refused, StorageFailed.
     """
@@ -152,20 +156,22 @@ def make_in_database(url: str, toml: str = settings.TEMPLATE) -> bool:
 
 
 def make_files(root: str) -> list[str]:
-    """Make a store of files; the paths that were made. Raises Refused, StorageFailed."""
+    """Make a store of files. Return the paths that were made. Raises Refused, StorageFailed."""
     if os.path.isfile(root):
         raise Refused(
             f"{root} is a file, and a store is a directory; name another place", path=root
         )
-    sys, layout, toml = Syscalls(), StorePaths(root), os.path.join(root, settings.FILE_NAME)
-    wanted = [
+    sys = Syscalls()
+    layout = StorePaths(root)
+    toml = os.path.join(root, settings.FILE_NAME)
+    paths = [
         root,
         layout.documents(CONVERSATIONS),
         toml,
         layout.derived(),
         layout.derived(".gitignore"),
     ]
-    missing = [path for path in wanted if not os.path.lexists(path)]
+    missing = [path for path in paths if not os.path.lexists(path)]
     with translate_errors(root, "make"):
         os.makedirs(root, mode=layout.directory_mode, exist_ok=True)
         layout.ensure_directory(sys, layout.documents(CONVERSATIONS))
@@ -184,32 +190,40 @@ def make_files(root: str) -> list[str]:
 
 
 def read_between_writes(root: str, kind: str, id: str, timeout_s: float) -> bytes | None:
-    """A document of a store of files, read under its mutex; None: no store writes it, or it can't
-    be had in time.
+    """Return a document of a store of files, read under its mutex.
+
+    None: no store has written it, or its mutex can't be acquired in time.
     """
     from capsule.engines.files.storage import FileStorage
 
     with closing(FileStorage(root)) as storage, suppress(CapsuleError):
         if storage.recorded_header(kind, id) is None:
-            # The store never wrote it, so nobody is writing it; and this look leaves no trace.
+            # No store has written it, so none is writing it now. No mutex file is made.
             return None
-        with storage.hold(kind, id, timeout_s) as held:
-            content = held.read()
+        with storage.hold(kind, id, timeout_s) as held_document:
+            content = held_document.read()
         return content[0] if content else None
     return None
 
 
 @contextmanager
 def lock_of(directory: str, folder: str, name: str, timeout_s: float) -> Iterator[None]:
-    """A kernel lock by the name of a file in a folder of a directory that is no store. Raises
-    StoreBusy, Refused.
+    """Hold a kernel lock in a `with` block, in a directory that is no store.
+
+    Args:
+        directory: The directory.
+        folder: The folder in it that has the lock files.
+        name: The name of the lock file.
+        timeout_s: How long to wait for another holder, in seconds.
+
+    Raises StoreBusy, Refused.
     """
     from capsule.engines.files.disk.mutex import Mutexes
 
     sys = Syscalls()
-    place = StoreDirectory(StorePaths(directory), sys, parent=folder)
-    with closing(Mutexes(sys, place)) as mutexes:
-        with translate_errors(place.path, "write in"):
+    lock_directory = StoreDirectory(StorePaths(directory), sys, parent=folder)
+    with closing(Mutexes(sys, lock_directory)) as mutexes:
+        with translate_errors(lock_directory.path, "write in"):
             mutex = mutexes.acquire(name, timeout_s)
         try:
             yield

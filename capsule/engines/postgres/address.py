@@ -1,7 +1,7 @@
-"""The address of a store in PostgreSQL: a URL as libpq takes it, and `schema`, which is ours.
+"""Parse the address of a store in PostgreSQL: a URL of libpq with the further option `schema`.
 
-What must stay true: a password in it goes to libpq alone; what is shown, logged, kept or given to a
-child has none.
+What must stay true: a password in it is given to libpq alone. Every text for output, logs, files or
+child processes is without it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]{0,49}", re.ASCII)
 
 
 class Address:
-    """An address. Its text is what may be shown.
+    """An address. Its text has no password.
 
     Args:
         url: The URL. Its scheme may name a driver, as `postgresql+psycopg`. Raises InvalidInput: it
-            is none, or names no good schema.
+            is no address, or the name of the schema is invalid.
 
     Attributes:
         schema: The schema in which the store is.
         shown: The URL without a password.
-        place: The same without the user: what tells one store from another.
+        place: The URL without user and password. It identifies the store.
     """
 
     def __init__(self, url: str) -> None:

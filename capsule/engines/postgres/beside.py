@@ -1,7 +1,7 @@
-"""What a store in a database keeps beside its documents: the trash, and files.
+"""Store the trash and the side files of a store in PostgreSQL.
 
-What must stay true: what was purged is in no row of the store; the database's own log and backups
-are its own matter.
+What must stay true: purged documents are in no row of the store. The database's own log and backups
+are the administrator's responsibility.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _TABLES = (
 
 
 class PostgresTrash:
-    """The trash of a store. See `Trash`, which describes the methods.
+    """The trash of a store. `Trash` describes the methods.
 
     Args:
         database: The database.
-        put_back: Makes a document of a kind and an id from its bytes. Raises Refused if there is
+        put_back: Writes a document of a kind and an id from its bytes. Raises Refused if there is
             one.
-        index: Takes into the index what was written, so that it has nothing that was deleted.
+        index: Updates the index, so that it has no deleted texts.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class PostgresTrash:
 
 
 class PostgresFiles:
-    """Files in a database. See `Files`, which describes the methods."""
+    """Side files in a database. `SideFiles` describes the methods."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database

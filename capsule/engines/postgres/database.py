@@ -1,13 +1,14 @@
-"""The connections to a database, and one statement at a time on them.
+"""Keep the connections to a database, and run one statement at a time on them.
 
-What must stay true: a statement is a transaction of its own, so that nothing is held while Python
-thinks. When a connection is lost, it is tried again: reading changes nothing, and each function
-that writes knows by an id what it wrote. An error says whether the write is there. No session is
-counted on, so that a pooler in transaction mode can stand between: behind one, and where they are
-lost, no statements are prepared.
+A statement is a transaction of its own, so nothing is locked while Python works. When a connection
+is lost, the statement is run again: reading changes nothing, and each function that writes gets an
+id by which it recognizes a write that was already done. An error says whether the write was done.
 
-These are few connections without a thread, and not those of psycopg_pool: a command has its answer,
-or the database's reason, after one connection, and a forked child starts over.
+What must stay true: nothing depends on a session, so that a pooler in transaction mode can be in
+between. Behind a pooler, no statements are prepared.
+
+The module has few connections without a thread, and does not use psycopg_pool: a command gets its
+result or the database's error after one connection, and a forked child starts again.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class PostgresDatabase:
     """The database of one store. Several threads may use it.
 
     Args:
-        address: Where it is.
+        address: The address.
 
     Attributes:
-        address: The same.
-        ensure_version: Raises Refused if the schema has another version by now; see `schema.meta`.
+        address: The address.
+        ensure_version: Raises Refused if the schema has another version. See `schema.meta`.
     """
 
     def __init__(self, address: Address) -> None:

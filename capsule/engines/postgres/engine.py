@@ -1,8 +1,10 @@
-"""The engine of a store in PostgreSQL, which any number of machines open.
+"""Implement the engine of a store in PostgreSQL, which many machines can open.
 
-What must stay true: what a call acknowledged, every later call of every machine sees; what was read
-here earlier is only a guess, on which nothing is answered; and what belongs to this machine alone
-never reaches the database.
+A write is one call of a function in the database (`writing.py`). Reads ask the database. The engine
+caches states of documents only as a first guess for writes, which the database then checks.
+
+What must stay true: every later call of every machine sees what a call acknowledged. No result is
+based on the cache alone. Local documents never get into the database.
 """
 
 from __future__ import annotations
@@ -80,21 +82,22 @@ _MOST = 1024
 
 
 class PostgresEngine:
-    """The documents of one store in a database. See `Engine`, which describes the methods. Several
-    threads may use it.
+    """The documents of one store in a database. `Engine` describes the methods.
+
+    Several threads may use it.
 
     Args:
-        database: The database; its schema was checked.
-        machine: What is of this machine.
+        database: The database, whose schema was checked.
+        local: The local documents of this machine.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
 
     def __init__(
-        self, database: PostgresDatabase, machine: LocalDocuments, timeout_s: float = 10.0
+        self, database: PostgresDatabase, local: LocalDocuments, timeout_s: float = 10.0
     ) -> None:
         self.database = database
-        self.local = machine
-        machine.of_store = {"cursors": lambda: schema.key(database)}
+        self.local = local
+        local.of_store = {"cursors": lambda: schema.key(database)}
         self._timeout_s = timeout_s
         self.feed = Feed(database)
         self.leases = PostgresLeases(database)

@@ -1,11 +1,13 @@
-"""The feed of changes, in the order of their transactions, and who waits for it.
+"""Read the feed of changes in the order of their transactions, and wait for new ones.
 
-What must stay true: a follower reads behind the horizon, where no transaction is under way any
-more, so that nothing comes in front of what it read. Nor does it where a standby took over that
-lacks the last transactions and gives their numbers again: a place says in which timeline, and the
-new one's are behind all of before. A change is told after its commit and not within, as that would
-have all writers wait for each other; at most every few milliseconds; and whoever hears nothing
-looks each second. A notice only wakes.
+A follower reads up to the horizon: the first transaction that is still in progress. So no change
+can appear before a position that it has read. After a failover, the standby may lack the last
+transactions and use their numbers again. A position therefore names the timeline, and the changes
+of a new timeline come after all earlier ones.
+
+What must stay true: a change is notified after its commit, as a notification within it would make
+writers wait for each other, and at most every few milliseconds. A follower that gets no
+notification looks each second. A notification only wakes: it carries no data.
 """
 
 from __future__ import annotations
@@ -190,7 +192,7 @@ def _change(
 
 
 class _CommitNotifier:
-    """A thread that gives notice after commits, the first at once."""
+    """A thread that sends notifications after commits, the first one at once."""
 
     def __init__(self, database: PostgresDatabase, channel: str) -> None:
         self._database, self._channel = database, channel
@@ -236,7 +238,7 @@ class _CommitNotifier:
 
 
 class _ChangeListener:
-    """A thread that tells which documents were written, by whomever."""
+    """A thread that reports which documents any machine wrote."""
 
     def __init__(self, database: PostgresDatabase, channel: str, touch: Any) -> None:
         self._database, self._channel, self._touch = database, channel, touch

@@ -1,11 +1,12 @@
-"""The index of the conversations, in tables of the database, and the questions to it.
+"""Keep the index of the conversations in tables of the database, and query it.
 
-What must stay true: it is derived. Before it answers it has all that was committed before the
-question, whoever wrote it: it asks for what its snapshot did not show, and not for what lies behind
-a number. Whoever asks takes in what is missing, a part in each transaction, under a lock that all
-machines share; a question is answered from one state of the database. What a process keeps of the
-rows it reads again when their stamps say so. Changes for the owner come from the feed alone, and
-the next question makes up for it.
+The tables are derived from the documents. A query first takes in all changes that were committed
+before it, whoever wrote them: those that the snapshot of the last update did not show. It does this
+in parts, each in a transaction of its own, under a lock of all machines. Then it reads one state of
+the database. A process keeps heads in memory, and reads again those with a newer stamp.
+
+What must stay true: a result has all that was committed before the query. Changes for the owner
+come from the feed alone, without an update of the index. The next query does that.
 """
 
 from __future__ import annotations
@@ -102,8 +103,9 @@ _TABLES = ("capsules", "members", "messages", "facts", "words", "names")
 
 
 class _ConversationRow(NamedTuple):
-    """A conversation as the database has it; see `schema.sql`. `start` is the place of the first of
-    `bodies`.
+    """A conversation in the database. See `schema.sql`.
+
+    `start` is the position of the first of `bodies`.
     """
 
     id: str
@@ -325,7 +327,7 @@ class PostgresIndex(Index):
 
 
 class PostgresQueries(IndexQueries):
-    """The questions of one asker. See `Queries`, which describes the methods."""
+    """The queries of the owner or of one agent. `Queries` describes the methods."""
 
     _index: PostgresIndex
 

@@ -1,7 +1,7 @@
-"""What stands in the rows of a document, and the bytes of its file.
+"""Split a document into the columns of its rows, and join them to the bytes of its file. Pure.
 
-What must stay true: the rows hold the canonical file in pieces, so that joined they are the same
-bytes; and `updatedAt` stands in a column of its own, as an append changes it alone. Pure.
+What must stay true: the rows have the canonical file in pieces, so that joined they are the same
+bytes. `updatedAt` has a column of its own, as an append changes only this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HISTORY = b'  "history": '
 
 
 class DocumentParts(NamedTuple):
-    """The pieces of a document with entries: see `schema.sql`."""
+    """The pieces of a document with entries. See `schema.sql`."""
 
     head: str
     rest: str
@@ -29,8 +29,9 @@ class DocumentParts(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """A version of a document as the rows have it; see `schema.sql` for the fields, and
-    `Transaction` for the head.
+    """A version of a document in its row.
+
+    `schema.sql` describes the fields, and `Transaction` the head.
     """
 
     version: int

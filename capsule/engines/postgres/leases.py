@@ -1,8 +1,8 @@
-"""Leases in a database: rows that expire by its clock unless their holder renews them.
+"""Keep leases as rows that expire by the clock of the database unless their holder renews them.
 
-What must stay true: a holder that stalls loses its leases, and its later writes are refused, as the
-fencing number that they carry is no longer the one in the row; no clock but the database's decides.
-A forked child holds nothing.
+What must stay true: a holder that stalls loses its leases. Its later writes are refused, as their
+fencing number is no longer the one in the row. Only the clock of the database counts. A forked
+child has no leases.
 """
 
 from __future__ import annotations
@@ -68,9 +68,7 @@ _FORGET = "DELETE FROM @leases WHERE name = %s AND holder = %s"
 
 
 class PostgresLeases:
-    """The leases of one store, and those of this process. See `Leases`, which describes the
-    methods.
-    """
+    """The leases of one store, with those of this process. `Leases` describes the methods."""
 
     boot_id = ""  # The database frees the leases of the dead.
 

@@ -1,8 +1,8 @@
-"""The rows of the index in a database, and the words of the messages as PostgreSQL searches them.
+"""Write the rows of the index in a database, and the words of messages for PostgreSQL's search.
 
-What must stay true: the words are those that the index of files has, by the same tokenizer; a text
-that is too long for PostgreSQL is found by the words that fit, and never keeps another one from
-being indexed.
+What must stay true: the words are those of the index of files, from the same tokenizer. A text that
+is too long for PostgreSQL is found by the words that fit, and does not prevent others from being
+indexed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _MESSAGE = (
 
 
 class PostgresIndexWriter(IndexWriter):
-    """The rows, within one transaction of whoever has the lock of the index.
+    """Writes the rows in one transaction, which has the lock of the index.
 
     Args:
         tables: The tables.
-        stamp: What the rows of conversations that are written get as `stamp`.
-        ids: The conversations that will be asked for.
+        stamp: The column `stamp` of the written rows. A process reads rows with a newer one again.
+        ids: The conversations that will be written.
     """
 
     def __init__(self, tables: IndexTables, stamp: int, ids: Iterable[str]) -> None:

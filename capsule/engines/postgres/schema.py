@@ -1,9 +1,9 @@
-"""The schema of a store: made, brought to the present version, and checked at opening.
+"""Create the schema of a store, upgrade it, and check it at opening.
 
-What must stay true: only `migrate` makes or changes anything of it, under a lock, all or nothing; a
-role without the right to make tables can do everything else. A database that was restored from a
-dump gets a new generation, as its transactions are counted anew: cursors of the old one mean
-nothing any more.
+What must stay true: only `migrate` changes the schema, under a lock, all or nothing. A role without
+the right to create tables can do everything else. A database that was restored from a dump gets a
+new generation, as its transactions are numbered from the beginning: cursors of the old one are
+invalid.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _IDENTITY = (
 
 
 class Meta(NamedTuple):
-    """What a database says of itself.
+    """The row of a database that describes its store.
 
     Attributes:
         store: The id of the store.
         generation: Another one after each restore.
-        settings: The store's settings, as `capsule.toml` has them.
+        settings: The store's settings, as in `capsule.toml`.
     """
 
     store: str

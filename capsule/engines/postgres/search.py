@@ -1,9 +1,9 @@
-"""The search in the tables of the database, and the filters of messages there.
+"""Search messages and match filters in the tables of the database.
 
-What must stay true: the same words, filters and profiles find the same as in the index of files.
-How well a text fits is bm25 there and here. PostgreSQL has no bm25: `ts_rank` of one word is the
-sum of 1/n² over the places of the word, divided by its limit, and so says how often the word stands
-there. A phrase counts once.
+What must stay true: the same words, filters and profiles find the same as in the index of files,
+and the score is bm25, too. PostgreSQL has no bm25. It is computed from `ts_rank`: for one word that
+is the sum of 1/n² over the word's occurrences, divided by its limit, and so gives their number. A
+phrase counts once.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class PostgresSearchPage(SearchPage):
 
 
 class PostgresFilterMatcher(FilterMatcher):
-    """Finds what filters fit."""
+    """Finds the messages that match filters."""
 
     max_looked_up = 1 << 62
 

@@ -1,8 +1,8 @@
-"""The tables of the index in a database, for questions that are written for SQLite.
+"""Run queries that are written for SQLite on the tables of the index in PostgreSQL.
 
-What must stay true: a question means the same here; what SQLite says in its own way is put in
-PostgreSQL's words, and what only one of them can do, the callers know. A text of PostgreSQL has no
-NUL: a character that stands for nothing takes its place.
+What must stay true: a query has the same result. Expressions that only SQLite has are translated.
+Where only one of both has an ability, the callers know it. A text in PostgreSQL can't have a NUL: a
+noncharacter replaces it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _translated(statement: str) -> str:
 
 
 class ResultCursor:
-    """What a statement gives, as a cursor of SQLite gives it."""
+    """The result of a statement, with the methods of a cursor of SQLite."""
 
     def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
         self._cursor = cursor

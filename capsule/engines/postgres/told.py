@@ -1,8 +1,7 @@
-"""What a write of a conversation tells those who follow the changes: the kinds and fields of
-`Change`.
+"""Compute the changes that a write of a conversation reports to followers. Pure.
 
-What must stay true: it is what the index of a store of files would have noticed of the same write.
-Pure.
+What must stay true: they are the kinds and fields of `Change` that the index of a store of files
+would have noticed of the same write.
 """
 
 from __future__ import annotations

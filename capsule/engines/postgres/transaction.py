@@ -1,9 +1,10 @@
-"""A transaction on a document in PostgreSQL.
+"""Implement a transaction on a document in PostgreSQL.
 
-What must stay true: nothing is held in the database while Python thinks: a write is done if the
-document is as it was when that was decided. A transaction may begin with what this process knows of
-the document; nothing is refused and no answer is given on that before the database says that it is
-still so. Threads of one process take turns.
+A transaction may begin with a cached state of the document. A write names this state, and the
+database refuses it if the document has changed. Then the transaction begins again.
+
+What must stay true: nothing is locked in the database while Python works. No refusal and no result
+is based on a cached state before the database confirmed it. Threads of one process take turns.
 """
 
 from __future__ import annotations
@@ -38,14 +39,13 @@ Place = tuple[int, int]
 
 
 class PostgresTransaction:
-    """The right to write one document on the version that is known. See `Transaction`, which
-    describes the methods.
+    """The right to write one document. `Transaction` describes the methods.
 
     Args:
         engine: The engine.
         kind, id: The document.
-        state: As it is, or was when this process saw it last.
-        is_sure: Whether the database was asked just now.
+        state: Its state, perhaps a cached one.
+        is_sure: Whether the database confirmed the state just now.
     """
 
     def __init__(

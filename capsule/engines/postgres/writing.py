@@ -1,9 +1,8 @@
-"""The writes of documents: each is one call of a function in the database, which does all of it or
-nothing.
+"""Write documents: each write is one call of a function in the database, all or nothing.
 
-What must stay true: a write says on which version it was decided, and on which versions of other
-documents; documents are locked in one order by all writers; and a write that is asked for again
-after its answer was lost is done once.
+What must stay true: a write names the version that it was decided on, and the versions of the other
+documents of its read set. All writers lock documents in the same order. A write that is sent again,
+because its result was lost, is done once.
 """
 
 from __future__ import annotations
