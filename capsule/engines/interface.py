@@ -146,7 +146,9 @@ class Leases(Protocol):
         """Record that the worker of a session works now, not durably. Any process may call it."""
 
     def last_heartbeat(self, session: str) -> str | None:
-        """Return the time of the last heartbeat, by the clock of the store. None: there was none."""
+        """Return the time of the last heartbeat, by the clock of the store. None:
+        there was none.
+        """
 
 
 # -- Values ----------------------------------------------------------------------------------------

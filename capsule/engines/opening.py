@@ -82,8 +82,8 @@ def in_database(url: str, state_directory: str) -> tuple[PostgresEngine, setting
 
     Args:
         url: Its address.
-        state_directory: The directory for the local documents of such stores: how agents are woken on this
-            machine, which commands may run.
+        state_directory: The directory for the local documents of such stores: how agents are woken
+            on this machine, which commands may run.
 
     Raises NotFound (there is no store), InvalidInput, Refused, StorageFailed.
     """

@@ -101,7 +101,9 @@ class UnreadFilter(NamedTuple):
 
 
 class UnreadSummary(NamedTuple):
-    """The number of unread messages, their senders in the order of their first one, and the last."""
+    """The number of unread messages, their senders in the order of their first one,
+    and the last.
+    """
 
     total: int
     senders: tuple[str, ...] = ()

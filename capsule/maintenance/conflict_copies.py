@@ -1,4 +1,5 @@
-"""Merge conflict copies: files that synchronizers leave beside a conversation changed in two places.
+"""Merge conflict copies: files that synchronizers leave beside a conversation changed in two
+places.
 
 `find_conflict_copy` recognizes a copy by its name and its id. `ConflictCopy.merge` merges it into
 its conversation like a version from another clone, and then moves it to the quarantine.
@@ -74,7 +75,9 @@ class ConflictCopy:
     def _merge_version(
         self, store: CoreStore, theirs: bytes, ancestor: Ancestor | None
     ) -> str | None:
-        """Merge the copy in the clean form. Return the repair in words. None: it was not repaired."""
+        """Merge the copy in the clean form. Return the repair in words. None:
+        it was not repaired.
+        """
         files = store.engine.external_edits()
         ours = self._current_version(store)
         holder = "" if ours is None else self._lock_holder(store)
@@ -116,7 +119,9 @@ class ConflictCopy:
         return f"merged into the {self._noun}: {', '.join(changes) or 'no visible change'}"
 
     def _current_version(self, store: CoreStore) -> bytes | None:
-        """Return the document in the clean form. None: it does not exist. Raises InvalidDocument."""
+        """Return the document in the clean form. None: it does not exist.
+        Raises InvalidDocument.
+        """
         data = store.incoming.version(self._kind, self.id)
         return data and clean(data, store.engine.name(self._kind, self.id), self._kind)
 

@@ -1,7 +1,7 @@
-"""What a bug report says of a store.
+"""Collect what a bug report needs to know of a store.
 
-What must stay true: it has versions, kinds, counts, sizes and settings of the list below, and
-nothing that a person or an agent wrote: no text, title, id, name or path.
+What must stay true: the report has versions, kinds, counts, sizes and the settings listed below. It
+has nothing that a person or an agent wrote: no text, title, id, name or path.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from capsule.maintenance.doctor import Progress, examine
 from capsule.software_versions import versions
 from capsule.store.store import CoreStore
 
-#: The settings whose values are given; of those in which a person chooses names, how many there
-#: are.
+#: The settings whose values are reported.
 _VALUES = ("shared", "append", "mutex_timeout_s", "lock_ttl_s", "message_bytes", "document_bytes")
+#: The settings in which a person chooses names: only the number of these is reported.
 _COUNTED = ("rooms", "notification_files", "channels", "agents", "links", "unknown")
 
 
@@ -30,29 +30,35 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
     It completes what a power cut left incomplete, as the examination does.
 
     Args:
+        store: The store.
         progress: Called with the number of files examined so far, and of all files.
 
-    Raises Refused: the engine keeps no files, or the store acts for an agent. Cost: as `examine`,
-    and `stats`.
+    Raises Refused: the engine has no files, or the store acts for an agent. Cost: as `examine` and
+    `stats`.
     """
     files = store.engine.external_edits()
     completed = _or_error(store.flush)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
     sizes = {kind: sorted(file.signature.size for file in files.scan(kind)) for kind in kinds}
-    of_conversations = sizes[CONVERSATIONS]
+    conversation_sizes = sizes[CONVERSATIONS]
     findings = list(examine(store, progress=progress))
     mount = mount_of(store.root)
+    has_trouble = any(finding.is_trouble for finding in findings)
+    exit_code = InvalidDocument.exit_code if has_trouble else 0
+    median = 0
+    if conversation_sizes:
+        median = conversation_sizes[len(conversation_sizes) // 2]
     return {
         "versions": versions(),
         "engine": type(store.engine).__name__,
         "fileSystem": {"kind": mount.kind, "options": mount.options},
         "settings": {name: getattr(store.settings, name) for name in _VALUES},
         "named": {name: len(getattr(store.settings, name)) for name in _COUNTED},
-        "documents": {kind: len(of_kind) for kind, of_kind in sizes.items()},
+        "documents": {kind: len(kind_sizes) for kind, kind_sizes in sizes.items()},
         "bytes": {
-            "all": sum(of_conversations),
-            "largest": max(of_conversations, default=0),
-            "median": of_conversations[len(of_conversations) // 2] if of_conversations else 0,
+            "all": sum(conversation_sizes),
+            "largest": max(conversation_sizes, default=0),
+            "median": median,
         },
         "index": _or_error(lambda: _index(store)),
         "instances": _or_error(lambda: len(store.engine.leases.live_instances())),
@@ -62,9 +68,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
         "failures": tuple(
             " < ".join(finding.traceback) for finding in findings if finding.traceback
         ),
-        "exitCode": InvalidDocument.exit_code
-        if any(finding.is_trouble for finding in findings)
-        else 0,
+        "exitCode": exit_code,
     }
 
 
@@ -78,9 +82,9 @@ def _index(store: CoreStore) -> dict[str, Any]:
     }
 
 
-def _or_error(ask: Callable[[], Any]) -> Any:
-    """The answer, or the kind of the error: its words have names and paths in them."""
+def _or_error(operation: Callable[[], Any]) -> Any:
+    """Return the result, or the class of the error, whose message can have names and paths."""
     try:
-        return ask()
+        return operation()
     except CapsuleError as error:
         return {"error": type(error).__name__}

@@ -38,7 +38,8 @@ _BUILD_TIMEOUT_S = 600.0
 _POLL_S = 0.02
 _TRIES = 8
 _CACHE_KIB = 16 * 1024
-#: A file that is being built need not be durable. Pages of 8 KiB hold more long messages as a whole.
+#: A file that is being built need not be durable. Pages of 8 KiB hold more long messages as a
+#: whole.
 _BUILD_SETTINGS = (
     "page_size = 8192",
     "journal_mode = OFF",

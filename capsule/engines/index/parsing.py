@@ -1,4 +1,5 @@
-"""Parse a document for the index: what its rows need of the head and of each message, or its damage.
+"""Parse a document for the index: what its rows need of the head and of each message, or its
+damage.
 
 Every kind of engine uses it. `parse_file` parses a whole document. The files engine also parses
 only the appended part, in `engines/files/index_reader.py`.
@@ -40,7 +41,9 @@ ConversationRow = dict[str, Any]
 
 
 class IndexedMessage(NamedTuple):
-    """One message for the table `messages`. See `tables/schema.py` for its columns and for facts."""
+    """One message for the table `messages`. See `tables/schema.py` for its columns and
+    for facts.
+    """
 
     id: str
     parent: str | None

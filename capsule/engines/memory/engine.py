@@ -375,7 +375,9 @@ class MemoryEngine:
         return stored
 
     def ensure_unchanged(self, read_set: ReadSet) -> None:
-        """Raise ConcurrentWrite if a document has another version, StoreBusy if a lease was lost."""
+        """Raise ConcurrentWrite if a document has another version, StoreBusy if a lease
+        was lost.
+        """
         for location, version in read_set.items():
             if isinstance(version, Lease):
                 self.leases.ensure_held(version)

@@ -232,7 +232,9 @@ _FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))
 
 
 class _PhraseMatch(NamedTuple):
-    """A part of a line, from its first character to the one after its last, and the phrase there."""
+    """A part of a line, from its first character to the one after its last,
+    and the phrase there.
+    """
 
     first: int
     end: int
@@ -409,7 +411,8 @@ def _combines_with_previous(line: str, index: int) -> bool:
 BRANCHES = ("active", "all")
 #: The weights of words in a title and in tags.
 TITLE_WEIGHTS = 2.0, 1.0
-#: The messages of at most so many conversations are also narrowed by the range of their row numbers.
+#: The messages of at most so many conversations are also narrowed by the range of their row
+#: numbers.
 _MAX_RANGED = 16
 #: Significant digits of a score.
 _DIGITS = 6
@@ -705,7 +708,8 @@ class SearchPage:
         match = self._in_columns(self._match_expression)
         if self._scope_nums is None:
             # Reading the rows of all matches costs as much as ranking them. So rank first, and read
-            # the rows of the best ones. If the conditions exclude too many, rank all that meet them.
+            # the rows of the best ones. If the conditions exclude too many, rank all that meet
+            # them.
             rows = self._db.execute(
                 f"""SELECT found.fit, m.time_ms, m.num
                 FROM (SELECT rowid AS num, -bm25(words) AS fit FROM words WHERE words MATCH ? AND rowid <= ?
@@ -837,7 +841,9 @@ class SearchPage:
     # -- Hits --------------------------------------------------------------------------------------
 
     def _rows(self, nums: list[int]) -> dict[int, tuple[Any, ...]]:
-        """Return the columns for the hits of messages, by row number, of valid conversations only."""
+        """Return the columns for the hits of messages, by row number, of valid
+        conversations only.
+        """
         listed = ", ".join(map(str, nums)) or "NULL"
         rows = {}
         for num, *columns in self._db.execute(

@@ -1,1 +1,1 @@
-"""The tables of the index: which there are, and how each is filled."""
+"""The tables of the index, and the modules that fill and query them."""

@@ -117,7 +117,9 @@ class FilterMatcher:
             )
 
     def match(self, filter: Filter) -> MatchSet:
-        """Return the messages that match a filter. Raises InvalidInput if its patterns take too long."""
+        """Return the messages that match a filter. Raises InvalidInput if its patterns take too
+        long.
+        """
         if isinstance(filter, FieldCondition):
             return MatchSet(self._messages_passing(filter))
         parts = [self.match(part) for part in filter.parts]
@@ -128,7 +130,9 @@ class FilterMatcher:
         return _intersection(parts).negated()
 
     def condition(self, filter: Filter) -> tuple[str, list[Any]]:
-        """Return a filter as a condition on the row `m` of `messages`, and the values bound in it."""
+        """Return a filter as a condition on the row `m` of `messages`, and the values bound
+        in it.
+        """
         numbers, all_but = self.match(filter)
         negation = "NOT " if all_but else ""
         if len(numbers) > self.max_looked_up:
@@ -189,7 +193,9 @@ class FilterMatcher:
         return {number for (number,) in rows}
 
     def _in_time(self, test: FieldCondition) -> Callable[[str], bool]:
-        """Return a function that compares a text with a pattern. After the deadline it stops that."""
+        """Return a function that compares a text with a pattern. After the deadline it
+        stops that.
+        """
         if test.operator == "$regex":
             matches: Callable[[str], bool] = filters.compile_pattern(test.value)
         else:
@@ -264,7 +270,9 @@ def messages_with(
 def values_of(
     db: sqlite3.Connection, path: str, conversation: str, visibility: VisibilityFilter
 ) -> list[FieldValue]:
-    """Return the numbers and texts at a path of the messages of a conversation, the last used first."""
+    """Return the numbers and texts at a path of the messages of a conversation, the last used
+    first.
+    """
     conditions = ["c.id = ?", "f.path = ?", *visibility.conditions("m.capsule", "m.time_ms")]
     rows = db.execute(
         "SELECT f.value, count(*), max(m.time_ms) FROM capsules AS c "
