@@ -356,7 +356,10 @@ class _DocumentExamination:
         if rebuilt is not None:
             text = f"{problem.what.partition(';')[0]}; with --repair it is {rebuilt.description}"
             return [self._finding("damaged", text, problem.line, problem.column, repairable=True)]
-        return [DoctorFinding.of(self._scanned.id, "damaged", each) for each in error.problems]
+        return [
+            DoctorFinding.of(self._scanned.id, "damaged", other_problem)
+            for other_problem in error.problems
+        ]
 
     def _check_id(self, data: bytes, id: str, held_file: HeldFile | None) -> list[DoctorFinding]:
         """Return a finding if file name and id differ. Record the path of the id.

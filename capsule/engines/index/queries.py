@@ -169,7 +169,7 @@ class IndexQueries:
             if request.order == "latest":
                 latest = self._index.latest()
                 visible = (
-                    shown for head in latest for shown in self._without_partial_sizes([head])
+                    stripped for head in latest for stripped in self._without_partial_sizes([head])
                 )
                 heads = list(islice(visible, request.limit))
                 return Listed(heads, {}, {}, len(heads), lambda _: None)
@@ -389,10 +389,10 @@ class IndexQueries:
             positions = {}
             for id, visible_from_ms in hidden.items():
                 if visible_from_ms is not None:
-                    found = unread_positions(
+                    matches = unread_positions(
                         db, UnreadFilter(since_ms=visible_from_ms), id, SEES_ALL
                     )
-                    positions[id] = {message.message: message.position for message in found}
+                    positions[id] = {message.message: message.position for message in matches}
             deleted_ids = changed_ids - self._index.heads().keys()
             return _VisibleChanges(changes, cursor, hidden, positions), deleted_ids
 
@@ -418,11 +418,11 @@ class IndexQueries:
         from capsule.engines.index.tables.participation import participations
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> list[Participation]:
-            found = participations(db, agent, cached)
+            matches = participations(db, agent, cached)
             hidden = self._hidden_conversations()
             if not hidden:
-                return found
-            return [item for item in found if hidden.get(item.id, 0) is not None]
+                return matches
+            return [item for item in matches if hidden.get(item.id, 0) is not None]
 
         return self._index.query(None, read, None if refresh else ())
 

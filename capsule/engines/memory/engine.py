@@ -541,7 +541,7 @@ class MemoryLeases:
     def __init__(self) -> None:
         self._thread_lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self._held: dict[str, Lease] = {}
+        self._leases: dict[str, Lease] = {}
         self._instances: dict[str, dict[str, Any]] = {}
         self._heartbeats: dict[str, str] = {}
         self._fence = 0
@@ -559,19 +559,19 @@ class MemoryLeases:
         with self._thread_lock:
             self._fence += 1
             lease = Lease(self, name, self._fence)
-            self._held[name] = lease
+            self._leases[name] = lease
         return lease
 
     def ensure_held(self, lease: Lease) -> None:
         """Raise StoreBusy if a lease was released."""
-        if self._held.get(lease.name) is not lease:
+        if self._leases.get(lease.name) is not lease:
             raise StoreBusy(
                 f"{lease.name} now has another holder", id=lease.name, holder="another thread"
             )
 
     def release(self, name: str) -> None:
         self._instances.pop(name, None)
-        if self._held.pop(name, None) is not None:
+        if self._leases.pop(name, None) is not None:
             self._locks[name].release()
 
     def live_instances(self) -> dict[str, dict[str, Any]]:

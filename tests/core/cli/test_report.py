@@ -114,7 +114,7 @@ def test_an_unexpected_error_in_one_document_is_a_finding_and_its_places_in_the_
     def fail(*_: object) -> None:
         raise KeyError(f"{SECRET}-key")
 
-    monkeypatch.setattr(doctor, "remembered", fail)
+    monkeypatch.setattr(doctor, "collect_sources", fail)
     secretive.file(secretive.new("A", "--message", "one")).write_text("{", encoding="utf-8")
     (secretive.root / "agents").mkdir()
     (secretive.root / "agents" / "anna.json").write_text("{", encoding="utf-8")

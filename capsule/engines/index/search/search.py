@@ -464,23 +464,23 @@ def search(
             newest_num=_newest_num(db, "messages AS m", visibility.message_condition),
             newest_title_num=_newest_num(db, "capsules AS c", visibility.conversation_condition),
         )
-    where: tuple[str, list[Any]] = ("TRUE", [])
+    filter_condition: tuple[str, list[Any]] = ("TRUE", [])
     if request.where is not None:
-        where = matcher_class(db, visibility).condition(request.where)
+        filter_condition = matcher_class(db, visibility).condition(request.where)
 
     def run() -> Found:
-        search_page = page_class(db, request, query, profile, page, visibility, where)
+        search_page = page_class(db, request, query, profile, page, visibility, filter_condition)
         return search_page.run(generation)
 
-    found = run()
-    if found.hits or request.cursor is not None:
-        return found
+    result = run()
+    if result.hits or request.cursor is not None:
+        return result
     for required_parts in query.relaxed_part_counts():
         page.required_parts = required_parts
-        found = run()
-        if found.hits:
+        result = run()
+        if result.hits:
             break
-    return found
+    return result
 
 
 def _newest_num(db: sqlite3.Connection, table: str, condition: str) -> int:
@@ -500,7 +500,7 @@ class SearchPage:
         profile: Its ranking profile.
         page: The cursor of the page. `run` changes it to that of the next page.
         visibility: The hidden messages.
-        where: A condition on the row `m` of `messages`, and the values bound in it.
+        filter_condition: A condition on the row `m` of `messages`, and the values bound in it.
     """
 
     def __init__(
@@ -511,11 +511,11 @@ class SearchPage:
         profile: RankingProfile,
         page: PageCursor,
         visibility: VisibilityFilter,
-        where: tuple[str, list[Any]],
+        filter_condition: tuple[str, list[Any]],
     ) -> None:
         self._db = db
         self._visibility = visibility
-        self._where = where
+        self._filter_condition = filter_condition
         self._request = request
         self._query = query
         #: The expression of FTS5. Empty: the query has no words.
@@ -541,8 +541,8 @@ class SearchPage:
             messages, has_older_messages = self._message_matches()
         titles, has_older_titles = self._titles()
         ranked = sorted(self._scored(messages, titles), reverse=True)
-        hits, used = self._hits(ranked)
-        has_unused = used < len(ranked)
+        hits, used_count = self._hits(ranked)
+        has_unused = used_count < len(ranked)
         if not has_unused and has_older_messages and not self._ranks_all:
             # The whole window is returned: the next page ranks the next one.
             page.newest_num = min(num for _, _, num in messages) - 1
@@ -569,7 +569,7 @@ class SearchPage:
         """
         limit = self._request.limit
         hits: list[Hit] = []
-        used = 0
+        used_count = 0
         rows: dict[int, tuple[Any, ...]] = {}
         for index, (score, _, num, is_title) in enumerate(ranked):
             if len(hits) == limit:
@@ -577,7 +577,7 @@ class SearchPage:
             if index % limit == 0:
                 following = ranked[index : index + limit]
                 rows = self._rows([match[2] for match in following if not match[3]])
-            used += 1
+            used_count += 1
             if is_title:
                 self._page.returned_title_nums.add(num)
                 hit = self._title_hit(num, score)
@@ -586,7 +586,7 @@ class SearchPage:
                 hit = self._message_hit(rows.get(num), score)
             if hit is not None:
                 hits.append(hit)
-        return hits, used
+        return hits, used_count
 
     # -- Conditions --------------------------------------------------------------------------------
 
@@ -634,9 +634,9 @@ class SearchPage:
                 values += allowed
         self._narrow(conditions, values, "m.time_ms", "m.capsule")
         conditions.append(self._visibility.message_condition)
-        where, where_values = self._where
-        conditions.append(where)
-        values += where_values
+        filter_condition, filter_values = self._filter_condition
+        conditions.append(filter_condition)
+        values += filter_values
         if request.mode:
             conditions.append("m.capsule IN (SELECT num FROM capsules WHERE mode = ?)")
             values.append(request.mode)
@@ -858,13 +858,13 @@ class SearchPage:
         if row is None:
             return None
         id, title, message, position, role, sender, time_ms, content, tools, active = row
-        where = "content"
-        shown = self._snippet(content)
-        if tools and self._request.in_tools and not shown.marks:
+        matched_part = "content"
+        excerpt = self._snippet(content)
+        if tools and self._request.in_tools and not excerpt.marks:
             in_tools = self._snippet(self._tools(tools))
             if in_tools.marks:
-                where = "tools"
-                shown = in_tools
+                matched_part = "tools"
+                excerpt = in_tools
         return Hit(
             id=id,
             title=title,
@@ -873,8 +873,8 @@ class SearchPage:
             role=role,
             sender=sender,
             time=timestamps.blank_if_unknown(timestamps.from_ms(time_ms)),
-            where=where,
-            snippet=shown,
+            where=matched_part,
+            snippet=excerpt,
             score=_rounded(score),
             active=bool(active),
         )
@@ -887,11 +887,11 @@ class SearchPage:
         id, title, updated_at, tags = self._db.execute(
             "SELECT id, title, updated_at, tags FROM capsules WHERE num = ?", (num,)
         ).fetchone()
-        shown = self._snippet(title)
-        if not shown.marks:
+        excerpt = self._snippet(title)
+        if not excerpt.marks:
             in_tags = self._snippet(" ".join(f"#{tag}" for tag in orjson.loads(tags)))
             if in_tags.marks:
-                shown = in_tags
+                excerpt = in_tags
         return Hit(
             id=id,
             title=title,
@@ -901,7 +901,7 @@ class SearchPage:
             sender=None,
             time=timestamps.sortable(updated_at) or updated_at,
             where="title",
-            snippet=shown,
+            snippet=excerpt,
             score=_rounded(score),
         )
 

@@ -216,9 +216,9 @@ def compared(test: FieldCondition) -> tuple[str, list[Any]]:
     type = _TYPES[kind_of(values[0])]
     match test.operator:
         case "$in":
-            bound = [0 if value is None else value for value in values]
-            marks = ", ".join("?" * len(bound))
-            return f"{_VALUE_OR_ELEMENT} IN ({marks})", [type, type + IN_LIST, *bound]
+            bound_values = [0 if value is None else value for value in values]
+            marks = ", ".join("?" * len(bound_values))
+            return f"{_VALUE_OR_ELEMENT} IN ({marks})", [type, type + IN_LIST, *bound_values]
         case "$element":
             element = 0 if values[0] is None else values[0]
             return "type = ? AND value = ?", [type + IN_LIST, element]

@@ -63,9 +63,9 @@ class Cursor(NamedTuple):
             seq, time_ms, skip = (int(number or 0) for number in match.groups()[1:])
             if seq < 2**62 and time_ms < 2**62:
                 return cls(match[1], seq, time_ms, skip)
-        shown = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+        excerpt = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
         raise InvalidInput(
-            f"{shown!r} is not a cursor of changes; use the cursor of a change, or none"
+            f"{excerpt!r} is not a cursor of changes; use the cursor of a change, or none"
         )
 
 
@@ -163,10 +163,10 @@ def visible_part(
     if change.kind == "appended" and not messages:
         return []
     # The hidden messages come first.
-    before = advance(change.before, len(change.messages) - len(messages))
+    cursor_before = advance(change.before, len(change.messages) - len(messages))
     first_position = min(visible_positions.values(), default=change.count)
     count = max(0, change.count - first_position)
-    return [replace(change, messages=messages, removed=(), before=before, count=count)]
+    return [replace(change, messages=messages, removed=(), before=cursor_before, count=count)]
 
 
 def _change(kind: str, id: str, at_ms: int, cursor: str, fields: dict[str, Any]) -> Change:
