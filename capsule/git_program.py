@@ -164,11 +164,11 @@ class Git:
                 out, err = process.communicate(data, timeout_s)
             except subprocess.TimeoutExpired as error:
                 process.kill()
-                late = (
+                message = (
                     f"git {arguments[0]} in {self.directory} took longer than {timeout_s:g} "
                     "seconds, and was killed"
                 )
-                raise GitFailed(late, command=list(arguments), words="") from error
+                raise GitFailed(message, command=list(arguments), words="") from error
             except BaseException:
                 process.kill()
                 raise

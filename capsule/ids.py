@@ -40,9 +40,9 @@ def check_id(text: str) -> str:
     """Return `text`, if it is a valid id. Raises InvalidInput."""
     # Without a call of `is_id`, for speed: this runs for each path to a document.
     if _ID.fullmatch(text) is None:
-        shown = text if len(text) <= 60 else text[:57] + "..."
+        shortened = text if len(text) <= 60 else text[:57] + "..."
         raise InvalidInput(
-            f"{shown!r} is not an id: an id starts with a letter or digit, continues with letters, "
+            f"{shortened!r} is not an id: an id starts with a letter or digit, continues with letters, "
             "digits and "
             f". _ @ -, and has at most {_MAX_BYTES} bytes"
         )

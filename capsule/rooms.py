@@ -53,7 +53,7 @@ def _not_added(*arguments: Any, **options: Any) -> Any:
     raise NotImplementedError("this room does not add this")
 
 
-def _nothing(*arguments: Any) -> None:
+def _do_nothing(*arguments: Any) -> None:
     """Do nothing, for a room that has nothing to do."""
 
 
@@ -93,8 +93,8 @@ class Room(NamedTuple):
     groups: Mapping[str, str] = _NONE
     help: tuple[tuple[str, int, str, str], ...] = ()
     tools: Mapping[str, Callable[[], Any]] = _NONE
-    register_resources: Callable[[Any], None] = _nothing
-    forget_purged: Callable[[Any], None] = _nothing
+    register_resources: Callable[[Any], None] = _do_nothing
+    forget_purged: Callable[[Any], None] = _do_nothing
     guard_class: Callable[[], Any] = _not_added
     bind: Callable[[Any, str], None] = _not_added
     complete_agent: Callable[[str], list[tuple[str, str]]] = _not_added

@@ -117,20 +117,22 @@ class Settings(NamedTuple):
 _SHORTENING = Repr()
 _SHORTENING.maxlevel = 2
 _SHORTENING.maxstring = 60
-_shown = _SHORTENING.repr
+_shortened_repr = _SHORTENING.repr
 
 
 def _duration(value: Any) -> float:
     if isinstance(value, str):
         return seconds(value)
-    raise InvalidInput(f"{_shown(value)} is not a duration: write it in quotes, such as {'30m'!r}")
+    raise InvalidInput(
+        f"{_shortened_repr(value)} is not a duration: write it in quotes, such as {'30m'!r}"
+    )
 
 
 def flag(value: Any) -> bool:
     """Return `value`, if it is true or false. Raises InvalidInput otherwise, like each check here."""
     if isinstance(value, bool):
         return value
-    raise InvalidInput(f"{_shown(value)} is neither true nor false")
+    raise InvalidInput(f"{_shortened_repr(value)} is neither true nor false")
 
 
 def one_of(*words: str) -> Callable[[Any], str]:
@@ -139,7 +141,7 @@ def one_of(*words: str) -> Callable[[Any], str]:
     def check(value: Any) -> str:
         if value in words:
             return str(value)
-        raise InvalidInput(f"{_shown(value)} is none of: {', '.join(words)}")
+        raise InvalidInput(f"{_shortened_repr(value)} is none of: {', '.join(words)}")
 
     return check
 
@@ -148,7 +150,7 @@ def text(value: Any) -> str:
     """Return `value`, if it is a text."""
     if isinstance(value, str):
         return value
-    raise InvalidInput(f"{_shown(value)} is not a text")
+    raise InvalidInput(f"{_shortened_repr(value)} is not a text")
 
 
 def names(value: Any) -> tuple[str, ...]:
@@ -159,19 +161,19 @@ def names(value: Any) -> tuple[str, ...]:
 
     if isinstance(value, list) and all(map(is_name, value)):
         return tuple(value)
-    raise InvalidInput(f"{_shown(value)} is not a list of names")
+    raise InvalidInput(f"{_shortened_repr(value)} is not a list of names")
 
 
 def _table(value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
-    raise InvalidInput(f"{_shown(value)} is not a table")
+    raise InvalidInput(f"{_shortened_repr(value)} is not a table")
 
 
 def _bytes(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    raise InvalidInput(f"{_shown(value)} is not a number of bytes above 0")
+    raise InvalidInput(f"{_shortened_repr(value)} is not a number of bytes above 0")
 
 
 Check = Callable[[Any], Any]

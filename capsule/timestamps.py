@@ -37,8 +37,8 @@ def later_than(timestamp: str) -> str:
     if is_canonical(timestamp) and timestamp[20:23] != "999":
         return f"{timestamp[:20]}{int(timestamp[20:23]) + 1:03d}Z"
     try:
-        later = parse(timestamp) + timedelta(milliseconds=1)
-        return canonical(later.isoformat(timespec="milliseconds"))
+        incremented = parse(timestamp) + timedelta(milliseconds=1)
+        return canonical(incremented.isoformat(timespec="milliseconds"))
     except OverflowError:
         return timestamp
 

@@ -364,12 +364,12 @@ class BaseStore(Lists):
         Raises:
             InvalidInput: `since` is not a cursor.
         """
-        found = self.queries.changes(since, limit)
-        changes = found.changes
+        page = self.queries.changes(since, limit)
+        changes = page.changes
         if ids is not None:
             requested_ids = set(ids)
             changes = [change for change in changes if change.id in requested_ids]
-        return self.inner.with_own_marked(changes, found.cursor)
+        return self.inner.with_own_marked(changes, page.cursor)
 
     def reindex(self, progress: Callable[[int, int], None] | None = None) -> dict[str, int]:
         """Rebuild the index, and return its counts. Raises StorageFailed, StoreBusy. Cost: reading

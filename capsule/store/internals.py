@@ -214,9 +214,9 @@ class StoreInternals(Generic[S]):
         Args:
             object_class: The class. Its constructor takes the store.
         """
-        made: T | None = self.objects.get(object_class)  # type: ignore[call-overload]
-        if made is not None:
-            return made
+        existing: T | None = self.objects.get(object_class)  # type: ignore[call-overload]
+        if existing is not None:
+            return existing
         new: T = self.objects.setdefault(object_class, object_class(self.store))  # type: ignore[call-overload]
         return new
 

@@ -175,8 +175,8 @@ def _subject(phrases: Sequence[str], more: int) -> str:
     while count < len(phrases) and len(f"{subject}, {phrases[count]}") <= _MAX_SUBJECT:
         subject = f"{subject}, {phrases[count]}"
         count += 1
-    others = len(phrases) - count + more
-    return f"{subject} and {others} more" if others else subject
+    remaining = len(phrases) - count + more
+    return f"{subject} and {remaining} more" if remaining else subject
 
 
 def _quoted(text: str) -> str:

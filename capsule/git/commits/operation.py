@@ -46,7 +46,7 @@ _MIN_RETRY_S = 0.02
 _MAX_RETRY_S = 0.5
 
 
-def no_progress(step: str, done: int, total: int) -> None:
+def no_progress(step: str, count: int, total: int) -> None:
     """Show nothing. A `Progress`."""
 
 

@@ -127,22 +127,24 @@ def without_block(data: bytes, path: str) -> bytes | None:
 def _blocks(data: bytes, path: str) -> list[_Block]:
     """Return Capsule's blocks in a file. More than one is there after a merge by git."""
     blocks: list[_Block] = []
-    begun: tuple[int, _Block] | None = None  # The line number and the block that has no end yet.
+    open_block: tuple[int, _Block] | None = (
+        None  # The line number and the block that has no end yet.
+    )
     offset = 0
     for number, line in enumerate(data.splitlines(keepends=True), 1):
         words = line.rstrip(b"\r\n")
-        if words.startswith(_BEGIN) and begun is None:
-            begun = number, _Block(offset, offset, words, line[len(words) :])
+        if words.startswith(_BEGIN) and open_block is None:
+            open_block = number, _Block(offset, offset, words, line[len(words) :])
         offset += len(line)
-        if words == _END and begun is not None:
-            blocks.append(begun[1]._replace(end=offset))
-            begun = None
-    if begun is not None:
+        if words == _END and open_block is not None:
+            blocks.append(open_block[1]._replace(end=offset))
+            open_block = None
+    if open_block is not None:
         reason = (
             "the lines of `capsule git setup` begin here and never end; remove them, or end "
             "them with the line: "
         )
-        raise InvalidDocument.of([Problem(path, begun[0], 1, "", reason + _END.decode())])
+        raise InvalidDocument.of([Problem(path, open_block[0], 1, "", reason + _END.decode())])
     return blocks
 
 
@@ -232,15 +234,15 @@ def find_hook(repository: Repository, *, everywhere: bool = False) -> Hook:
         path += _LEGACY
         data, obstacle = _inspect(path)
     runs = _file_with_check(repository, path, os.path.dirname(folder) if is_inside else "")
-    others = ""
+    foreign_reason = ""
     if is_inside:
-        others = (
+        foreign_reason = (
             "it is in the working tree (core.hooksPath), where it may be committed, or "
             "generated again"
         )
     elif scope in ("global", "system", "command") and not everywhere:
-        others = f"all your repositories use it (core.hooksPath, {scope})"
-    return Hook(path, data, runs, others or obstacle, bool(others))
+        foreign_reason = f"all your repositories use it (core.hooksPath, {scope})"
+    return Hook(path, data, runs, foreign_reason or obstacle, bool(foreign_reason))
 
 
 def install_hook(hook: Hook) -> bool:
@@ -470,13 +472,13 @@ def _configure(git: Git, scope: str, config: Mapping[str, str]) -> SetupStep:
 def _unconfigure(git: Git, scope: str) -> Iterator[SetupStep]:
     """Remove Capsule's settings from git's configuration. Yield what was removed and kept."""
     configured = settings(git, scope).keys()
-    own = configured & clone_config([""]).keys()
-    for name in own:
+    own_names = configured & clone_config([""]).keys()
+    for name in own_names:
         git.run("config", scope, "--unset-all", name)
     where = _CONFIGURATIONS[scope]
-    if own:
+    if own_names:
         yield SetupStep("config", where, "no longer has the settings", True)
-    foreign = sorted(configured - own)
+    foreign = sorted(configured - own_names)
     if foreign:
         reason = f"kept, because Capsule did not set it: {', '.join(foreign)}"
         yield SetupStep("config", where, reason, False)

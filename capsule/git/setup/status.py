@@ -228,8 +228,10 @@ def _check_files(repository: Repository) -> Iterator[CloneFinding]:
         yield CloneFinding("ignore", "files that are just being written could be added", _SET_UP)
     for path in documents:
         if path in ignored:
-            shown = f"git -C {shlex.quote(repository.top)} check-ignore -v {shlex.quote(path)}"
-            todo = f"remove the rule that {shown} prints, if they belong in git"
+            check_command = (
+                f"git -C {shlex.quote(repository.top)} check-ignore -v {shlex.quote(path)}"
+            )
+            todo = f"remove the rule that {check_command} prints, if they belong in git"
             yield CloneFinding("ignore", f"git ignores the files in {os.path.dirname(path)}", todo)
     names = [f":(top,literal){prefix}{name}" for name in (".gitattributes", ".gitignore")]
     changed = [entry[3:] for entry in git.run("status", "--porcelain", "-z", "--", *names).fields]

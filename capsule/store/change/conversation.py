@@ -233,9 +233,9 @@ class Conversation:
         self.transaction.waits_for_flush = wait
         self._check_append(messages, move)
         if self._tries:
-            written = self._written_by_earlier_try(messages)
-            if written is not None:
-                return written
+            earlier_result = self._written_by_earlier_try(messages)
+            if earlier_result is not None:
+                return earlier_result
         lock = self.lock_to_record()
         state = self.transaction.state
         head = self.transaction.head
@@ -318,14 +318,14 @@ class Conversation:
             if first_id is None or self.transaction.find(first_id) is None:
                 return None
         present = _requested_entries(self.document()["history"], requested_times)
-        written = present
+        entries = present
         if len(present) < len(messages):
-            written = logged
-        if len(written) < len(messages):
+            entries = logged
+        if len(entries) < len(messages):
             return None
         self.transaction.ensure_durable()
         first_position = next(iter(present), self.transaction.state.entries)
-        return first_position, list(written.values())
+        return first_position, list(entries.values())
 
     # -- Changing the head -------------------------------------------------------------------------
 
@@ -502,13 +502,13 @@ def _requested_entries(
     entries: Iterable[Document], requested_times: dict[str | None, str | None]
 ) -> dict[int, Document]:
     """Return, by position, the entries with a requested id, and with its time if one was given."""
-    found = {}
+    matching = {}
     for position, entry in enumerate(entries):
         if entry.get("id") in requested_times:
             time = requested_times[entry["id"]]
             if time is None or time == entry.get("timestamp"):
-                found[position] = entry
-    return found
+                matching[position] = entry
+    return matching
 
 
 def _set_title_and_leaf(title: str, leaf: str | None, head: Document) -> None:

@@ -204,16 +204,16 @@ class Forks:
 
         Raises StorageFailed, StoreBusy. Cost: as `heads`.
         """
-        found = dict[str, None]()  # A set that keeps the order.
+        fork_ids = dict[str, None]()  # A set that keeps the order.
         sources = [id]
         for source in sources:  # It grows while it is read.
             forks = self._store.queries.conversations(ListRequest(forks_of=source)).heads
-            new_ids = [head.id for head in forks if head.id not in found]
-            found |= dict.fromkeys(new_ids)
+            new_ids = [head.id for head in forks if head.id not in fork_ids]
+            fork_ids |= dict.fromkeys(new_ids)
             if deep:
                 sources += new_ids
-        found.pop(id, None)
-        return list(found)
+        fork_ids.pop(id, None)
+        return list(fork_ids)
 
 
 def _with_new_ids(branch: list[dict[str, Any]], attachments: bool) -> list[dict[str, Any]]:

@@ -353,7 +353,7 @@ class Conflicts:
         """
         if id is not None:
             return list(conflicts_in(self._store.document(id)))
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         for conflicted_id in sorted(head.id for head in self._store.heads() if head.conflicts):
-            found += conflicts_in(self._store.document(conflicted_id))
-        return found
+            conflicts += conflicts_in(self._store.document(conflicted_id))
+        return conflicts

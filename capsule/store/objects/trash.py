@@ -317,8 +317,8 @@ class EarlierVersions:
             metadata = version["metadata"] | {"lock": present["metadata"]["lock"]}
             return version | {"metadata": metadata}
 
-        written = conversation.rewrite(change)
-        head = self._store.inner.parsed_head(conversation.id, written)
+        document = conversation.rewrite(change)
+        head = self._store.inner.parsed_head(conversation.id, document)
         return Restored(head, quarantine_path)
 
     def _recreate(self, version: dict[str, Any]) -> Restored:
