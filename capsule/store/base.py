@@ -492,7 +492,7 @@ class BaseStore(Lists):
 
         allowed_ids = None
         if where is not None:
-            allowed_ids = {found.message for found in self.queries.messages(where, id)}
+            allowed_ids = {match.message for match in self.queries.messages(where, id)}
         return page_of(self.engine, id, limit, around, cursor, allowed_ids)
 
     def create(

@@ -22,7 +22,7 @@ from capsule.locks.locks import Locks
 from capsule.rooms import built_in
 from capsule.store.base import BaseStore
 from capsule.store.internals import StoreInternals
-from capsule.store.listeners import StoreWatchers
+from capsule.store.watchers import StoreWatchers
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes

@@ -34,7 +34,7 @@ from capsule.sessions.adapters.interface import (
     Receiver,
 )
 from capsule.sessions.registry import Registry
-from capsule.store.listeners import StoreWatchers
+from capsule.store.watchers import StoreWatchers
 
 if TYPE_CHECKING:
     from capsule.messaging.mail import Mail

@@ -5,6 +5,10 @@
 the file meanwhile, the engine raises `ConcurrentWrite`. `StoreInternals.change` then begins a new
 transaction with a new `Conversation`.
 
+A permission also depends on other documents, such as agents and projects. Their versions are the
+read set of the decision. The engine refuses the write with `ConcurrentWrite` if one of them has
+changed, so that the permission is decided again.
+
 What must stay true: a change without effect writes nothing. A change of the lock alone keeps
 `updatedAt`. Times never go back within a conversation.
 """
@@ -244,23 +248,21 @@ class Conversation:
         # joined, because that participant reads the messages from there on.
         time = timestamps.now(max(state.newest_message_time or state.updated_at, head.last_joined))
         entries = _completed_messages(messages, time)
-        needs_tree = head.current is not None or any("parent" in entry for entry in entries)
-        if needs_tree:
+        # Without a `currentNode` and without parents, each message follows the previous one: the
+        # conversation has no other branch that could be the active one.
+        ends_active = False
+        moves_branch = False
+        if head.current is not None or any("parent" in entry for entry in entries):
             entries, ends_active = with_parents(self.transaction, entries)
             moves_branch = move and not ends_active
-        else:
-            ends_active = False
-            moves_branch = False
         encoded = self._encoded(entries, state.size)
         if self._own_writes is not None:
             self._own_writes.remember_appended(self.id, entries)
         title = automatic_title(entries) if head.awaits_title else ""
-        updated_at = (
-            time
-            if time > state.newest_updated_at
-            else timestamps.later_than(state.newest_updated_at)
-        )
-        new_head = None
+        updated_at = time
+        if time <= state.newest_updated_at:
+            updated_at = timestamps.later_than(state.newest_updated_at)
+        new_head = None  # A plain append changes no head but `updatedAt`, in place.
         if lock is not None or title or moves_branch:
             leaf = entries[-1]["id"] if moves_branch else None
             new_head = self._changed_head(partial(_set_title_and_leaf, title, leaf), updated_at)
@@ -290,12 +292,8 @@ class Conversation:
         """Return the bytes of each entry. Raises InvalidInput if an entry, or the file of `size`
         bytes with all of them, would be too large.
         """
-        encoded = []
-        for entry in entries:
-            data = encoded_within(entry, self._settings.message_bytes)
-            encoded.append(data)
-            size += len(data)
-        if size > self._settings.document_bytes:
+        encoded = [encoded_within(entry, self._settings.message_bytes) for entry in entries]
+        if size + sum(map(len, encoded)) > self._settings.document_bytes:
             raise InvalidInput(
                 f"conversation {self.id} would have more than {self._settings.document_bytes:,} "
                 "bytes; continue in a new one, or raise limits.document_bytes in capsule.toml"

@@ -13,8 +13,8 @@ import pytest
 from capsule import Store
 from capsule.engines.changes import Change
 from capsule.errors import InvalidInput
-from capsule.store import listeners
-from capsule.store.listeners import StoreWatchers
+from capsule.store import watchers
+from capsule.store.watchers import StoreWatchers
 from capsule.watch.stream import Watch
 from tests.processes import PATIENCE_S, until
 
@@ -55,7 +55,7 @@ def test_a_watch_from_a_cursor_yields_missed_changes_first(store: Store, other: 
 def test_a_watch_of_ids_finds_a_change_behind_many_others(
     store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listeners, "_MAX_CHANGES", 5)  # So many are read at once.
+    monkeypatch.setattr(watchers, "_MAX_CHANGES", 5)  # So many are read at once.
     cursor = store.changes().cursor
     unwanted = other.create(type="group").id
     for number in range(12):

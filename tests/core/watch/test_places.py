@@ -17,7 +17,7 @@ from capsule.disk.directory_tracker import WatchfilesWatcher
 from capsule.engines.files import index
 from capsule.engines.interface import DocumentNotifier, Tracker
 from capsule.errors import StorageFailed
-from capsule.store.listeners import StoreWatchers
+from capsule.store.watchers import StoreWatchers
 from capsule.watch import hub
 from tests.core.watch.conftest import Follower
 from tests.processes import PATIENCE_S
@@ -248,7 +248,7 @@ def test_a_process_ends_cleanly_during_a_watch(
     process = child(
         f"""
         import threading, asyncio
-        from capsule.store.listeners import StoreWatchers
+        from capsule.store.watchers import StoreWatchers
         store = Store.open(sys.argv[1], keep_locks=False)
         polling = threading.Thread(target=store.wait_for_changes, daemon=True)
         polling.start()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from capsule.watch.hub import ChangeHub, Waiter
     from capsule.watch.stream import StopEvent, Watch
 
+
 #: The largest number of changes that are read at once.
 _MAX_CHANGES = 500
 
