@@ -88,11 +88,14 @@ class Subscriptions:
     """
 
     def __init__(self, bus: VisibilityBus, stores: ClientStores) -> None:
-        self._bus, self._stores, self._listen_handler = bus, stores, ListenHandler(bus)
+        self._bus = bus
+        self._stores = stores
+        self._listen_handler = ListenHandler(bus)
+        #: The clients of 2025, each with its store and the addresses that it subscribed to.
         self._connections: dict[Connection, tuple[CoreStore, set[str]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._started = asyncio.Event()
-        self._listening: Counter[CoreStore] = Counter()
+        self._listener_counts: Counter[CoreStore] = Counter()
 
     def serve(self, server: Server[Any]) -> None:
         """Answer subscriptions on this server, and announce that its list of resources may change."""
@@ -126,13 +129,13 @@ class Subscriptions:
     ) -> SubscriptionsListenResult:
         store = self._stores.store_for(ctx)
         _SUBSCRIBER.set(store)
-        self._listening[store] += 1
+        self._listener_counts[store] += 1
         try:
             self._start_or_stop()
             await self._started.wait()
             return await self._listen_handler(ctx, params)
         finally:
-            self._listening -= Counter([store])
+            self._listener_counts -= Counter([store])
             self._start_or_stop()
 
     async def _unsubscribe(
@@ -155,7 +158,9 @@ class Subscriptions:
 
     def _start_or_stop(self) -> None:
         """Start the task if a client listens, else stop it."""
-        has_listeners = bool(self._listening) or any(uris for _, uris in self._connections.values())
+        has_listeners = bool(self._listener_counts) or any(
+            uris for _, uris in self._connections.values()
+        )
         if has_listeners and not self.is_following:
             self._started = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._follow(self._started))
@@ -194,7 +199,7 @@ class Subscriptions:
 
     async def _stores_without_access(self, change: Change) -> frozenset[CoreStore]:
         """Return the stores of the clients that may not read a changed conversation."""
-        listening = {*self._listening, *(store for store, _ in self._connections.values())}
+        listening = {*self._listener_counts, *(store for store, _ in self._connections.values())}
         agents = [store for store in listening if store.agent is not None]
 
         def blind() -> frozenset[CoreStore]:

@@ -23,6 +23,7 @@ from capsule_cli.shared import options
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.stores import session_name
 
+#: Values by the name of the parameter.
 Values = dict[str, Any]
 
 

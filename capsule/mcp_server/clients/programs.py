@@ -60,28 +60,30 @@ class MachinePaths:
         """Return the path of the first template whose directory is known. Templates are separated
         by `|`.
         """
-        windows = self.platform == "win32"
+        is_windows = self.platform == "win32"
         for template in templates.split("|"):
-            directory, *names = template.split("/")
-            if root := self._directory(directory, windows):
-                return ntpath.join(root, *names) if windows else posixpath.join(root, *names)
+            name, *rest = template.split("/")
+            directory = self._directory(name, is_windows)
+            if directory:
+                join = ntpath.join if is_windows else posixpath.join
+                return join(directory, *rest)
         raise AssertionError(templates)
 
     def _directory(self, name: str, windows: bool) -> str:
         """Return the directory that a template begins with. Empty: it is unknown on this machine."""
         if name in _DIRECTORIES:
             return self.path(_DIRECTORIES[name])
-        folders = {
-            "PROJECT": self.project,
-            "HOME": self.home,
-            "MACOS": self.home if self.platform == "darwin" else "",
-        }
-        if name in folders:
-            return folders[name]
+        if name == "PROJECT":
+            return self.project
+        if name == "HOME":
+            return self.home
+        if name == "MACOS":
+            return self.home if self.platform == "darwin" else ""
         if name == "WINDOWS":
             return self.path("APPDATA|HOME/AppData/Roaming") if windows else ""
         value = self.environment.get(name, "")
-        return value if (ntpath if windows else posixpath).isabs(value) else ""
+        is_absolute = ntpath.isabs if windows else posixpath.isabs
+        return value if is_absolute(value) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,13 @@ class LaunchCommand:
         """Return the store that the arguments name, the last one if there are several. None: there
         is none.
         """
-        stores = [
-            word
-            for position, word in enumerate(self.args)
-            if position and self.args[position - 1] == "--store"
-        ]
-        stores += [
-            word.removeprefix("--store=") for word in self.args if word.startswith("--store=")
-        ]
+        stores = []
+        for position, word in enumerate(self.args):
+            if position and self.args[position - 1] == "--store":
+                stores.append(word)
+        for word in self.args:
+            if word.startswith("--store="):
+                stores.append(word.removeprefix("--store="))
         return stores[-1] if stores else None
 
 

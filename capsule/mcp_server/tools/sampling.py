@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 #: The most tokens of the transcript for the model, and of the model's text.
-_READ, _WRITTEN = 50_000, 4_000
+_MAX_TRANSCRIPT_TOKENS = 50_000
+_MAX_SUMMARY_TOKENS = 4_000
 
 
 class SummaryText(BaseModel):
@@ -55,7 +56,7 @@ async def summary_text(ctx: Context, content: str, summaryOf: str) -> SummaryTex
     request = CreateMessageRequest(
         params=CreateMessageRequestParams(
             messages=[SamplingMessage(role="user", content=TextContent(text=prompt))],
-            max_tokens=_WRITTEN,
+            max_tokens=_MAX_SUMMARY_TOKENS,
         )
     )
     metadata = ServerMessageMetadata(related_request_id=ctx.request_id)
@@ -82,7 +83,7 @@ def _prompt(ctx: Context, conversation: str) -> tuple[Mark, str]:
 
     store = store_of(ctx)
     document = store.document(read_up_to(store, conversation)[0])
-    text = visible(transcript(document, estimate, budget=_READ).text)
+    text = visible(transcript(document, estimate, budget=_MAX_TRANSCRIPT_TOKENS).text)
     fence = TextFence([text])
     return Mark.of(document), (
         f"Sum up the conversation {quoted(document['title'])}: what it is about, what was "

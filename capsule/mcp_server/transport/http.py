@@ -165,10 +165,16 @@ class _GuardedResponse:
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, guard: HttpGuard) -> None:
-        self._scope, self._receive, self._send, self._guard = scope, receive, send, guard
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._guard = guard
+        #: The body of the request, until it is accepted.
         self._request_chunks: list[bytes] = []
+        #: The start of the response. Empty: it has not started.
         self._start: MutableMapping[str, Any] = {}
         self._is_complete = False
+        #: The body of a refusal.
         self._body = b""
 
     async def receive(self) -> MutableMapping[str, Any]:
@@ -209,7 +215,8 @@ class _GuardedResponse:
         return b""
 
     async def _refuse(self) -> None:
-        status, body = self._start["status"], self._body
+        status = self._start["status"]
+        body = self._body
         if status == 400 and (error := self._malformed_error()):
             body = error
         elif b'"jsonrpc"' not in body:

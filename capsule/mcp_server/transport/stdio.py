@@ -61,14 +61,18 @@ class _StdioConnection:
     def __init__(
         self, server: CapsuleServer, store: CoreStore, stdin: BinaryIO, stdout: int
     ) -> None:
-        self._server, self._store, self._stdin, self._stdout = server, store, stdin, stdout
+        self._server = server
+        self._store = store
+        self._stdin = stdin
+        self._stdout = stdout
         self._close = partial(server.close_client_store, store)
         self._incoming, self._server_input = anyio.create_memory_object_stream[
             SessionMessage | Exception
         ](0)
         self._server_output, self._outgoing = anyio.create_memory_object_stream[SessionMessage](0)
         # Reading and writing have their own threads, because calls may occupy all the others.
-        self._reading, self._writing = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
+        self._read_limiter = anyio.CapacityLimiter(1)
+        self._write_limiter = anyio.CapacityLimiter(1)
         #: The ids of requests of the client that are not answered.
         self._open_client_requests: set[Any] = set()
         #: The ids of requests of the server that are not answered.
@@ -97,7 +101,7 @@ class _StdioConnection:
         """
         readline = self._stdin.readline
         while line := await anyio.to_thread.run_sync(
-            readline, limiter=self._reading, abandon_on_cancel=True
+            readline, limiter=self._read_limiter, abandon_on_cancel=True
         ):
             if line.strip():
                 try:
@@ -166,7 +170,7 @@ class _StdioConnection:
     async def _send(self, data: bytes) -> None:
         try:
             await anyio.to_thread.run_sync(
-                _write_all, self._stdout, data + b"\n", limiter=self._writing
+                _write_all, self._stdout, data + b"\n", limiter=self._write_limiter
             )
         except OSError:  # The client has closed stdout.
             finish(0, self._close)

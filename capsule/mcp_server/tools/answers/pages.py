@@ -48,8 +48,11 @@ def first_page_facts(store: CoreStore, head: Head) -> dict[str, Any]:
 def _source(store: CoreStore, head: Head) -> str | None:
     """Return the state of the source of a summary, in words. None: the conversation is no summary."""
     standing = store.summaries.standing(head.id) if head.is_summary else None
-    source = f" of {word(head.source_conversation_id)}" if head.source_conversation_id else ""
-    return f"a summary{source}; {standing}" if standing else None
+    if not standing:
+        return None
+    if head.source_conversation_id:
+        return f"a summary of {word(head.source_conversation_id)}; {standing}"
+    return f"a summary; {standing}"
 
 
 def fit_page(

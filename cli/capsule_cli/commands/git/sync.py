@@ -183,29 +183,32 @@ class _AutocommitLoop:
         self._timer.run()
 
     def _act(self) -> None:
+        """Commit or sync once, and print the result. Warn about the remote if its state has
+        changed.
+        """
         from capsule.git.commits.sync import SyncResult
 
+        # The last commit, after a signal, does not wait for the network.
         exchanges = self._syncs and self._guard is not None
         with _guarded_steps(self._guard) as report:
             if exchanges:
                 result = self._clone.sync(progress=report, asks=False)
             else:
                 result = SyncResult(self._clone.commit(progress=report, asks=False))
-        if lines := _sync_lines(result):
-            print_answer(
-                (result if self._syncs else result.committed).as_json(), "\n".join(lines), line=True
-            )
+        lines = _sync_lines(result)
+        if lines:
+            value = result.as_json() if self._syncs else result.committed.as_json()
+            print_answer(value, "\n".join(lines), line=True)
         if exchanges:
-            remote_state = bool(result.offline), result.remote
+            remote_state = (bool(result.offline), result.remote)
             if remote_state != self._remote_state:
                 _warn_about_remote(result)
             self._remote_state = remote_state
-        for problem in (
-            str(problem) for error in result.committed.invalid for problem in error.problems
-        ):
-            if problem not in self._reported_problems:
-                self._reported_problems.add(problem)
-                print_notice(f"not committed: {problem}")
+        for error in result.committed.invalid:
+            for problem in map(str, error.problems):
+                if problem not in self._reported_problems:
+                    self._reported_problems.add(problem)
+                    print_notice(f"not committed: {problem}")
 
     def _report_failure(self, error: CapsuleError) -> None:
         print_notice(f"not committed; it is tried again: {error.message}")
@@ -218,13 +221,13 @@ def _guarded_steps(guard: SignalGuard | None) -> Iterator[Progress]:
     """
     with progress("documents") as bar:
 
-        def show(step: str, result: int, total: int) -> None:
+        def report_step(step: str, completed: int, total: int) -> None:
             if guard is not None:
                 guard.step(step)
             if bar is not None and total:
-                bar(result, total)
+                bar(completed, total)
 
-        yield show
+        yield report_step
     if guard is not None:
         guard.allow_signals()
 

@@ -91,6 +91,7 @@ def _client_end_check() -> Callable[[], bool]:
     """Return a function that tells whether the client has ended: it closed our standard error, or
     is no longer our parent.
     """
-    parent, poll = os.getppid(), select.poll()
+    parent = os.getppid()
+    poll = select.poll()
     poll.register(2, 0)
     return lambda: os.getppid() != parent or bool(poll.poll(0))

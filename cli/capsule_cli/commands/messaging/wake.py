@@ -103,13 +103,13 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
         clients.apply_changes(plans, paths, dry_run, is_there=False)
     if set(names) & set(ADDRESSED):
         with open_agent_store() as (store, agent):
-            targets = [
-                it.target
-                for it in doorbells.load_targets(store, agent).targets
-                if it.target.client in names
-            ]
-            for target in targets if not dry_run else []:
-                doorbells.forget(store, agent, target)
+            targets = []
+            for doorbell in doorbells.load_targets(store, agent).targets:
+                if doorbell.target.client in names:
+                    targets.append(doorbell.target)
+            if not dry_run:
+                for target in targets:
+                    doorbells.forget(store, agent, target)
         print_answer(
             [target.as_json() for target in targets], f"{agent}: {len(targets)} addresses forgotten"
         )
@@ -126,15 +126,15 @@ def test() -> None:
     with open_agent_store() as (store, agent):
         text = ring_text(agent, store.messages.pointer(agent) or doorbells.TEST_POINTER)
         for doorbell in doorbells.load_targets(store, agent).targets:
-            if not doorbells.is_reachable(store, doorbell):
-                failed = "its session is not idle, or has ended"
-            else:
-                failed = doorbells.ring_now(doorbell.target, text)
+            # Empty if the doorbell was rung.
+            failure = "its session is not idle, or has ended"
+            if doorbells.is_reachable(store, doorbell):
+                failure = doorbells.ring_now(doorbell.target, text)
             rings.append(
                 {
                     **doorbell.target.as_json(),
-                    "ok": not failed,
-                    "said": failed or _success_text(doorbell.target.client),
+                    "ok": not failure,
+                    "said": failure or _success_text(doorbell.target.client),
                 }
             )
         doorbells.request_test_ring(store, agent)
