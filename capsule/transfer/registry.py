@@ -36,7 +36,7 @@ from capsule.transfer.interface import (
 )
 from capsule.transfer.reading.json_stream import json_records
 
-#: A program, what the path of its files has, and what their content begins with or has.
+#: Programs, each with a pattern for the path of its files, and one for their beginning.
 _PROGRAMS: tuple[tuple[str, str, bytes], ...] = (
     (
         "VS Code Copilot",
@@ -65,16 +65,17 @@ def program_of(name: str, head: bytes) -> str:
         head: The beginning of its content.
     """
     path = "/" + name.replace("\\", "/")
-    for program, of_path, of_head in _PROGRAMS:
-        if of_path and re.search(of_path, path):
+    for program, path_pattern, head_pattern in _PROGRAMS:
+        if path_pattern and re.search(path_pattern, path):
             return program
-        if of_head and re.search(of_head, head):
+        if head_pattern and re.search(head_pattern, head):
             return program
     return ""
 
 
+#: The entry points with the formats of other packages.
 GROUP = "capsule.formats"
-#: Modules of this package, in this order; each has FORMATS, a list.
+#: The modules of this package, in the order in which a file is offered. Each has a list FORMATS.
 _MODULES = (
     "plain.capsules web.chatgpt web.claude_ai agents.claude_code agents.codex agents.gemini "
     "agents.opencode "
@@ -83,28 +84,29 @@ _MODULES = (
     "agents.specstory agents.atif plain.jsonl plain.markdown plain.html"
 )
 _FAILURES = (*FORMAT_ERRORS, sqlite3.Error, OSError)
-#: What JSON of conversations has, and that of a project rarely.
-_SAID = rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)?|exchanges|role|session_?[iI]d)"\s*:'
+#: Keys in the JSON of conversations, which other JSON of a project rarely has.
+_CONVERSATION_KEYS = rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)?|exchanges|role|session_?[iI]d)"\s*:'
 
 
 @cache
 def formats() -> dict[str, Format]:
-    """All formats, by name. Cost: importing their modules at the first call."""
-    known: dict[str, Format] = {}
-    for entry in metadata.entry_points(group=GROUP):
-        _add(known, entry.load())
+    """Return all formats, by name. Cost: importing their modules at the first call."""
+    all_formats: dict[str, Format] = {}
+    for entry_point in metadata.entry_points(group=GROUP):
+        _add(all_formats, entry_point.load())
     for name in _MODULES.split():
-        _add(known, import_module(f"capsule.transfer.formats.{name}").FORMATS)
-    return known
+        _add(all_formats, import_module(f"capsule.transfer.formats.{name}").FORMATS)
+    return all_formats
 
 
-def _add(known: dict[str, Format], made: Format | Iterable[Format]) -> None:
-    for format in made if isinstance(made, Iterable) else (made,):
-        known.setdefault(format.name, format)
+def _add(all_formats: dict[str, Format], added: Format | Iterable[Format]) -> None:
+    """Add one or several formats. A name that is taken already is not replaced."""
+    for format in added if isinstance(added, Iterable) else (added,):
+        all_formats.setdefault(format.name, format)
 
 
 def format_named(name: str) -> Format:
-    """The format of a name. Raises InvalidInput."""
+    """Return the format with a name. Raises InvalidInput."""
     format = formats().get(name)
     if format is None:
         raise InvalidInput(f"{name[:60]!r} is not a format; the formats are {', '.join(formats())}")
@@ -112,101 +114,113 @@ def format_named(name: str) -> Format:
 
 
 def format_of(source: Source, only: Format | None = None) -> Format | None:
-    """The format of a file; None: none that is read, or it is read as a part of another file.
+    """Return the format of a file. None: no format reads it, or it is a part of another file.
 
-    A file is taken for the `only` format that is given, unless it is a part of another.
+    Args:
+        source: The file.
+        only: The one format that may be returned, whatever the content of the file.
     """
     for format in formats().values() if only is None else (only,):
-        if format.read is not None:
-            if _format_says(format.is_part, source):
-                return None
-            if only is not None or _format_says(format.recognizes, source):
-                return format
+        if format.read is None:
+            continue
+        if _format_says(format.is_part, source):
+            return None
+        if only is not None or _format_says(format.recognizes, source):
+            return format
     return None
 
 
 def has_value(source: Source) -> bool:
-    """Return whether a file begins with what can be read: an archive, an object of JSON, or a known
-    format.
-    """
+    """Return whether a file begins with an archive, an object of JSON, or a known format."""
     return source.is_packed or any(first_records(source)) or format_of(source, None) is not None
 
 
 def is_part(source: Source) -> bool:
-    """Whether a file belongs to another one, which reads it."""
+    """Return whether a file belongs to another one, which reads it."""
     return any(_format_says(format.is_part, source) for format in formats().values())
 
 
 def guess_of(source: Source) -> str:
-    """Return the program that a file may come from that no format takes. Empty: it looks like no
-    conversation.
-    """
+    """Return the program that an unknown file may come from. Empty: it looks like no conversation."""
     program = program_of(source.name, source.head)
     if not program and json_shape(source) and re.search(_SAID, source.head):
         return "an unknown program"
     return program
 
 
-def report_unknown(source: Source, note: Callable[[str, str, int | None], object] | None) -> None:
+def report_unknown(
+    source: Source, report_note: Callable[[str, str, int | None], object] | None
+) -> None:
     """Report a file that no format takes, and that is no part of another one.
 
     Args:
-        source: The file. It is damaged if it has a fault, and looks like conversations.
-        note: Takes the path, the reason and the line of any other file; None: others are not worth
-            a word.
+        source: The file. It counts as damaged if it has invalid JSON and looks like conversations.
+        report_note: Gets the path, the reason and the line for any other file. None: such files are
+            not reported.
     """
-    is_ours, faults = re.search(_SAID, source.head) is not None, list[tuple[str, int | None]]()
-    if json_shape(source) and (is_ours or note is not None):
-        # It reads to the first fault, or to the end.
-        any(
-            faults
-            for _ in json_records(
-                source.chunks(), source.head, lambda fault, line: faults.append((fault, line))
-            )
-        )
-    fault, line = faults[0] if faults else ("", None)
+    looks_like_conversations = re.search(_CONVERSATION_KEYS, source.head) is not None
+    fault, line = "", None
+    if json_shape(source) and (looks_like_conversations or report_note is not None):
+        fault, line = _first_fault(source)
     reason = f"in no known format: {fault}" if fault else "in no known format"
-    if fault and is_ours:
+    if fault and looks_like_conversations:
         source.tell(reason, line)
-    elif note is not None:
-        note(source.name, reason, line)
+    elif report_note is not None:
+        report_note(source.name, reason, line)
+
+
+def _first_fault(source: Source) -> tuple[str, int | None]:
+    """Return the first fault in the JSON of a file, and its line. Empty: it has none."""
+    faults: list[tuple[str, int | None]] = []
+    records = json_records(
+        source.chunks(), source.head, lambda fault, line: faults.append((fault, line))
+    )
+    for _ in records:
+        if faults:
+            break
+    return faults[0] if faults else ("", None)
 
 
 def _format_says(question: Callable[[Source], bool], source: Source) -> bool:
+    """Return the answer of a format about a file. A format that fails answers no."""
     try:
         return question(source)
-    except (*_FAILURES, CapsuleError):  # What is odd about the head is reported when it is read.
+    except (*_FAILURES, CapsuleError):  # Damage of the head is reported when it is read.
         return False
 
 
 def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
-    """The conversations of a file in a format. What the format fails on is reported, and ends the
-    file.
+    """Return the conversations of a file in a format. A failure of the format ends the file.
 
     A conversation whose texts the format does not find is reported and left out: the file only
     looks like the format.
     """
     if format.read is None:
         return
-    misread = 0
+    misread_count = 0
     try:
         for draft in format.read(source):
-            if not is_understood(draft):
-                misread += 1
-                continue
-            for entry in unread_messages(draft):
-                line = draft.lines.get(str(entry.get("id")), draft.line)
-                source.tell("a message without content, though its record has a text", line)
-            for entry in messages_with_unread_parts(draft):
-                line = draft.lines.get(str(entry.get("id")), draft.line)
-                source.tell("a part of a message is not understood, though it has a text", line)
-            yield recall(draft)
+            if is_understood(draft):
+                _report_unread(draft, source)
+                yield recall(draft)
+            else:
+                misread_count += 1
     except CapsuleError as error:
         source.tell(error.message[:300])
     except _FAILURES as error:
         source.tell(f"not understood as {format.title}: {type(error).__name__}: {error}"[:300])
-    if misread:
+    if misread_count:
         source.tell(
-            f"looks like {format.title}, but is not understood: the texts of {misread} "
+            f"looks like {format.title}, but is not understood: the texts of {misread_count} "
             "conversations were not found"
         )
+
+
+def _report_unread(draft: Draft, source: Source) -> None:
+    """Report the messages of a draft whose record has a text that was not read."""
+    for entry in unread_messages(draft):
+        line = draft.lines.get(str(entry.get("id")), draft.line)
+        source.tell("a message without content, though its record has a text", line)
+    for entry in messages_with_unread_parts(draft):
+        line = draft.lines.get(str(entry.get("id")), draft.line)
+        source.tell("a part of a message is not understood, though it has a text", line)

@@ -105,7 +105,7 @@ def test_names_of_pages_are_apart_where_case_does_not_count_and_none_is_reserved
     ids = ["Anna", "anna", "con", "CON", "a@b", "a-b", "a.b", "a.", "x" * 128, "X" * 128]
     names = [site._name(id) for id in ids]
     assert len({name.lower() for name in names}) == len(ids)
-    assert all(site._OWN.fullmatch(f"c/{name}") and len(name) < 70 for name in names)
+    assert all(site._SITE_FILE.fullmatch(f"c/{name}") and len(name) < 70 for name in names)
     assert not {"con.html", "nul.html"} & {*names}
 
 
@@ -188,7 +188,7 @@ def test_the_search_has_the_words_of_all_messages_and_says_what_it_leaves_out(
     assert "<" not in script and index_of(tmp_path / "site")["starts"] == [0, 3]
     places = dict(zip(words, index_of(tmp_path / "site")["places"].split(" "), strict=True))
     assert (places["fruit"], places["plums"], places["kiwi"]) == ("A", "B", "C")
-    assert "".join(site._steps([5, 5 + 32, 5 + 32 + 1025])) == "F" + "gB" + "hgB"
+    assert "".join(site._encoded([5, 5 + 32, 5 + 32 + 1025])) == "F" + "gB" + "hgB"
 
     monkeypatch.setattr(site, "_MAX_POSITIONS", 1)
     older = chat(store, "Old", "forgotten")
