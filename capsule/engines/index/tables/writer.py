@@ -379,18 +379,15 @@ class IndexWriter:
         if not old and at_end:
             self._insert_messages(self._numbered(conversation_num, position, new))
             return _MessageChanges([message.id for message in new], [], [])
-        old_rows_by_id: dict[str, list[tuple[int, str, int]]] = {}
-        for old_row in reversed(old):
-            old_rows_by_id.setdefault(old_row[1], []).append(old_row)
+        matched_rows, removed_rows = _match_by_id(old, new)
         edited: list[str] = []
         added: list[tuple[int, IndexedMessage]] = []
         last_matched = -1
-        for index, message in enumerate(new):
-            candidates = old_rows_by_id.get(message.id)
-            if not candidates:
+        for index, (message, row) in enumerate(zip(new, matched_rows, strict=True)):
+            if row is None:
                 added.append((index, message))
                 continue
-            num, _, digest = candidates.pop()
+            num, _, digest = row
             last_matched = index
             if digest == message.digest:
                 self._db.execute(
@@ -402,7 +399,6 @@ class IndexWriter:
                     self._numbered(conversation_num, position + index, [message], num)
                 )
                 edited.append(message.id)
-        removed_rows = sorted(row for rows in old_rows_by_id.values() for row in rows)
         for num, _, _ in removed_rows:
             self._remove_messages("num", num)
         appended: list[str] = []
@@ -461,6 +457,24 @@ class IndexWriter:
         kind = "unlocked" if head.lock is None else "locked"
         lock = old_lock if head.lock is None else head.lock
         self._record_change(kind, id, update, row["tag"], lock=lock, count=update.entries)
+
+
+def _match_by_id(
+    old: list[tuple[int, str, int]], new: list[IndexedMessage]
+) -> tuple[list[tuple[int, str, int] | None], list[tuple[int, str, int]]]:
+    """Match the messages of a document with rows (number, id, digest) of the same id.
+
+    Returns: for each message its row, or None, and the other rows, sorted.
+    """
+    rows_by_id: dict[str, list[tuple[int, str, int]]] = {}
+    for row in reversed(old):
+        rows_by_id.setdefault(row[1], []).append(row)
+    matched_rows: list[tuple[int, str, int] | None] = []
+    for message in new:
+        candidates = rows_by_id.get(message.id)
+        matched_rows.append(candidates.pop() if candidates else None)
+    other_rows = sorted(row for rows in rows_by_id.values() for row in rows)
+    return matched_rows, other_rows
 
 
 def _is_equal(old: tuple[int, str, int], new: IndexedMessage) -> bool:
