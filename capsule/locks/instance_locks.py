@@ -288,11 +288,10 @@ class InstanceLocks:
         """
         try:
             content = held_file.read()
-        except InvalidDocument:  # It is too large to read, or no file.
+        except InvalidDocument:  # It is too large to read, or not a regular file.
             content = None
-        self._admit_or_take_over(
-            held_file.id, locking.lock_in_damaged_file(content[0]) if content else None
-        )
+        lock = locking.lock_in_damaged_file(content.data) if content else None
+        self._admit_or_take_over(held_file.id, lock)
         trashed = held_file.delete()
         self._forget(held_file.id)
         return trashed
