@@ -185,7 +185,7 @@ class BaseStore(Lists):
             id: The conversation.
 
         Raises:
-            NotFound: There is no such conversation.
+            NotFound: The conversation does not exist.
             InvalidDocument: Its file does not parse, or is no capsule.
 
         Cost: reading the file, and making the models.

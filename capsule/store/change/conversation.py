@@ -172,7 +172,7 @@ class Conversation:
     def _check_permissions(self, old: Document, new: Document, *, is_agreed: bool) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do.
 
-        `is_agreed`: a person said yes to it. In an open conversation the agent may then change
+        `is_agreed`: a person agreed to it. In an open conversation the agent may then change
         messages of others.
         """
         if not self._checks_permissions:
@@ -416,7 +416,7 @@ class Conversation:
             reason: The reason to remove or change messages, for their record in the trash. Empty:
                 no message goes to the trash, because the present version is kept elsewhere.
             keeps_time: Whether `change` sets `updatedAt`. The document is then written in any case.
-            is_agreed: Whether a person said yes to this change. An agent may then change messages
+            is_agreed: Whether a person agreed to this change. An agent may then change messages
                 of others in a chat.
 
         Returns:

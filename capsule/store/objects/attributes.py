@@ -100,8 +100,8 @@ class McpServerSwitches:
         return switches_in(pending_overrides(self._store.engine))
 
     def set(self, id: str | None, switches: Mapping[str, bool | None]) -> dict[str, bool]:
-        """Switch MCP servers on or off for a conversation. Servers that are not named stay as they
-        are.
+        """Switch MCP servers on or off for a conversation. Servers that are not named do not
+        change.
 
         Args:
             id: The conversation. None: the next one that is made.

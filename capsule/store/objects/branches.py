@@ -314,7 +314,7 @@ class Branches:
             dry_run: Change nothing; only return what would be removed.
             expected: The ids of the messages that may be removed, from a dry run. If the removal no
                 longer concerns exactly these, nothing is removed. None: no check.
-            is_agreed: Whether a person said yes to this removal. An agent may then remove any
+            is_agreed: Whether a person agreed to this removal. An agent may then remove any
                 message of a chat.
 
         Raises the errors of `append`, and

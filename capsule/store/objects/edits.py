@@ -59,15 +59,15 @@ class Edits:
     ) -> Message:
         """Change the text of one message in place. The former text goes to the trash.
 
-        `editedAt` says when, and `editedBy` which agent did it. An agent changes only messages that
-        are from it.
+        `editedAt` is the time, and `editedBy` the agent that did it. An agent changes only messages
+        that are from it.
 
         Args:
             id: The conversation.
             message_id: The message's id, a unique prefix of it of 4 characters or more, `@N` or
                 `@last`.
             content: The new text.
-            is_agreed: Whether a person said yes to this change. An agent may then change any
+            is_agreed: Whether a person agreed to this change. An agent may then change any
                 message of a chat.
 
         Raises the errors of `append`. Cost: reading and writing the whole file.

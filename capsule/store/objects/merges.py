@@ -7,7 +7,7 @@ as git stores it. `capsule.format.merge` merges three versions: the base (the co
 under the mutex of the document. It knows no git.
 
 What must stay true: everything written locally stays, also if it is written meanwhile. The lock in
-a file stays as it is. A merge needs no lock, and changes a locked conversation too. A file that
+a file does not change. A merge needs no lock, and changes a locked conversation too. A file that
 does not parse is never overwritten. Bringing in the same version twice changes nothing.
 """
 

@@ -213,7 +213,7 @@ class Summaries:
             key: As `store.create` takes it.
 
         Raises:
-            NotFound: There is no such conversation.
+            NotFound: The conversation does not exist.
             InvalidInput: The text is empty or too large, or the title can't be accepted.
             InvalidDocument: The source's file does not parse.
 
