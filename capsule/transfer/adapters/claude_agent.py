@@ -35,18 +35,18 @@ def _read(entry: Fields) -> Fields:
         blocks.setdefault(text_of(block.get("type")), []).append(block)
     results = blocks.get("tool_result", [])
     texts = [text_of(block.get("text")) for block in blocks.get("text", ())]
-    said = content if isinstance(content, str) else "\n\n".join(filter(None, texts))
+    text = content if isinstance(content, str) else "\n\n".join(filter(None, texts))
     if results and role == "user":
-        inner = results[0].get("content")
-        parts = (text_of(part.get("text")) for part in objects_of(inner))
-        result = inner if isinstance(inner, str) else "\n\n".join(parts)
+        result_content = results[0].get("content")
+        parts = (text_of(part.get("text")) for part in objects_of(result_content))
+        result = result_content if isinstance(result_content, str) else "\n\n".join(parts)
         is_error = {"metadata": {"isError": True}} if results[0].get("is_error") is True else {}
-        about = {
+        entry_fields = {
             "role": "tool",
             "content": result,
             "toolCallId": text_of(results[0].get("tool_use_id")),
         }
-        return about | is_error | time
+        return entry_fields | is_error | time
     calls = [
         {
             "id": text_of(block.get("id")),
@@ -56,7 +56,7 @@ def _read(entry: Fields) -> Fields:
         for block in blocks.get("tool_use", ())
     ]
     return with_nonempty(
-        {"role": role, "content": said} | time,
+        {"role": role, "content": text} | time,
         model=message.get("model") if isinstance(message.get("model"), str) else None,
         reasoning="\n\n".join(
             text_of(block.get("thinking")) for block in blocks.get("thinking", ())
@@ -86,8 +86,8 @@ def _write(fields: Fields) -> Fields:
     )
     blocks += [{"type": "text", "text": fields["content"]}] if fields["content"] else []
     for call in fields.get("toolCalls", ()):
-        about = {"id": call.get("id"), "name": call.get("name"), "input": call.get("arguments")}
-        blocks.append({"type": "tool_use", **about})
+        block = {"id": call.get("id"), "name": call.get("name"), "input": call.get("arguments")}
+        blocks.append({"type": "tool_use", **block})
     return {
         "message": with_nonempty(
             {"role": "assistant", "content": blocks}, model=fields.get("model")
@@ -99,9 +99,7 @@ class CapsuleSessionStore:
     """Transcripts as conversations: one for each project, session and subagent."""
 
     def __init__(self, store: CoreStore) -> None:
-        """Args: an open store, which must outlive it. Raises nothing. Cost:
-        none worth mentioning.
-        """
+        """Use an open store, which must outlive this object."""
         self._store = store.beside(keep_locks=False)
 
     if (
@@ -138,8 +136,8 @@ class CapsuleSessionStore:
         """
         items = self._items(key)
         entries = await to_thread.run_sync(lambda: items.entries(is_all=True))
-        made = [items.item(entry) for entry in entries or ()]
-        return [entry for entry in made if "type" in entry] or None
+        items_of_entries = [items.item(entry) for entry in entries or ()]
+        return [entry for entry in items_of_entries if "type" in entry] or None
 
     async def list_sessions(self, project_key: str) -> list[Any]:
         """The sessions of a project with the times of their last change, in milliseconds. Cost: as
@@ -157,14 +155,18 @@ class CapsuleSessionStore:
 
     async def list_subkeys(self, key: Any) -> list[str]:
         """The subpaths of the transcripts of a session's subagents. Cost: as `sessions`."""
-        return [below["subpath"] for below in await to_thread.run_sync(self._below, key)]
+        return [subkey["subpath"] for subkey in await to_thread.run_sync(self._below, key)]
 
     def _below(self, key: Any) -> list[Fields]:
-        keys = [other for _, other in sessions(self._store, _NAME) if other.get("subpath")]
+        keys = [
+            session_key
+            for _, session_key in sessions(self._store, _NAME)
+            if session_key.get("subpath")
+        ]
         return [
-            other
-            for other in keys
-            if all(other.get(name) == key[name] for name in ("project_key", "session_id"))
+            session_key
+            for session_key in keys
+            if all(session_key.get(name) == key[name] for name in ("project_key", "session_id"))
         ]
 
     async def delete(self, key: Any) -> None:
@@ -173,8 +175,8 @@ class CapsuleSessionStore:
         """
 
         def delete() -> None:
-            for other in (*(() if key.get("subpath") else self._below(key)), key):
+            for transcript_key in (*(() if key.get("subpath") else self._below(key)), key):
                 with suppress(NotFound):
-                    self._store.delete(self.conversation_id(other))
+                    self._store.delete(self.conversation_id(transcript_key))
 
         await to_thread.run_sync(delete)

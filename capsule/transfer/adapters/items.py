@@ -1,8 +1,9 @@
-"""The items of an SDK as messages of a conversation, and back.
+"""Convert the items of an SDK to messages of a conversation, and back.
 
-What must stay true: an item comes back equal. What a message has no field for is in its
-`metadata.source`. Appends of many processes at once are all kept, and an item that has an id of its
-own is kept once.
+Fields of an item that a message lacks are kept in its `metadata.source`.
+
+Invariants: an item is read back equal. Appends of many processes at once are all kept. An item that
+has an id of its own is stored once.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
     from capsule.store.change.conversation import Conversation
     from capsule.store.store import CoreStore
 
-#: The key under which what an item has besides is kept as JSON: it has half of a character, which
-#: no document can hold.
+#: The key for an item's other fields as JSON, if they have a lone surrogate, which no document can
+#: have.
 _ESCAPED = "$json"
-_SAID = ("role", "content", "model", "reasoning", "toolCalls", "toolCallId", "metadata")
+#: The fields of a message from which an item is made.
+_ITEM_FIELDS = ("role", "content", "model", "reasoning", "toolCalls", "toolCallId", "metadata")
 
 
 class Items:
@@ -67,32 +69,37 @@ class Items:
         messages = []
         for item in items:
             fields = self._item.read(without_surrogates(item))
-            rest = difference(item, self._item.write(fields))
-            if without_surrogates(rest) != rest or _ESCAPED in rest:
-                rest = {_ESCAPED: json.dumps(rest)}
-            message = check_message(with_source(fields, rest))
-            made = key(item)
-            messages.append(message | ({"id": imported_message_id(self.id, made)} if made else {}))
+            source = difference(item, self._item.write(fields))
+            if without_surrogates(source) != source or _ESCAPED in source:
+                source = {_ESCAPED: json.dumps(source)}
+            message = check_message(with_source(fields, source))
+            item_id = key(item)
+            messages.append(
+                message | ({"id": imported_message_id(self.id, item_id)} if item_id else {})
+            )
         if not messages:
             return None
 
         def name(head: Fields) -> None:
-            about = head["metadata"]
-            about |= {"tags": [*about.get("tags", ()), self._name], "source": dict(self._key or {})}
+            metadata = head["metadata"]
+            metadata |= {
+                "tags": [*metadata.get("tags", ()), self._name],
+                "source": dict(self._key or {}),
+            }
 
         def act(conversation: Conversation) -> None:
             if self._key and self._name not in conversation.head.document["metadata"].get(
                 "tags", ()
             ):
                 conversation.change_head(name)
-            new = {message.get("id", n): message for n, message in enumerate(messages)}
-            added = [
+            messages_by_id = {message.get("id", n): message for n, message in enumerate(messages)}
+            new_messages = [
                 entry
-                for id, entry in new.items()
+                for id, entry in messages_by_id.items()
                 if type(id) is int or conversation.transaction.find(id) is None
             ]
-            if added:
-                conversation.append(added)
+            if new_messages:
+                conversation.append(new_messages)
 
         while True:
             try:
@@ -104,8 +111,9 @@ class Items:
                     self._store.document(self.id)  # Another process made it first.
 
     def entries(self, *, is_all: bool = False) -> list[Fields] | None:
-        """The messages, of the active branch or all. None: there is no conversation. Cost: reading
-        the file.
+        """Return the messages of the active branch, or all. None: the conversation does not exist.
+
+        Cost: reading the file.
         """
         try:
             history, tree, current = self._store.branches.tree(self.id)
@@ -114,15 +122,17 @@ class Items:
         return history if is_all else [history[place] for place in tree.path(current)]
 
     def item(self, entry: Fields) -> Fields:
-        """The item that a message was, or is like."""
-        plain, rest = without_source({name: entry[name] for name in _SAID if name in entry})
+        """Return the item of a message."""
+        plain, source = without_source(
+            {name: entry[name] for name in _ITEM_FIELDS if name in entry}
+        )
         return apply_difference(
-            self._item.write(plain), json.loads(rest[_ESCAPED]) if _ESCAPED in rest else rest
+            self._item.write(plain), json.loads(source[_ESCAPED]) if _ESCAPED in source else source
         )
 
 
 def sessions(store: CoreStore, name: str) -> Iterator[tuple[Head, Fields]]:
-    """The conversations of the sessions of an SDK, whose name is a tag of them, with their keys.
+    """Return the conversations of the sessions of an SDK, with their keys. Its name is a tag of them.
 
     Cost: reading the head of each.
     """

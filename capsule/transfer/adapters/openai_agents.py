@@ -112,11 +112,11 @@ class CapsuleSession:
         several tools.
         """
         calls = entry.get("toolCalls") or []
-        said = {name: value for name, value in entry.items() if name != "toolCalls"}
-        alone = [] if calls and not entry["content"] else [said]
+        plain_entry = {name: value for name, value in entry.items() if name != "toolCalls"}
+        text_entries = [] if calls and not entry["content"] else [plain_entry]
         return [
             self._items.item(part)
-            for part in [*alone, *({**entry, "toolCalls": [call]} for call in calls)]
+            for part in [*text_entries, *({**entry, "toolCalls": [call]} for call in calls)]
         ]
 
     async def add_items(self, items: list[Any]) -> None:
@@ -132,12 +132,14 @@ class CapsuleSession:
 
     def _pop(self) -> Fields | None:
         while entries := self._items.entries():
-            last = entries[-1]
+            newest = entries[-1]
             try:
-                self._store.branches.remove(self.conversation_id, last["id"], expected=[last["id"]])
+                self._store.branches.remove(
+                    self.conversation_id, newest["id"], expected=[newest["id"]]
+                )
             except (InvalidInput, NotFound):
                 continue  # Another process popped it, or answered it.
-            return self._of(last)[-1]
+            return self._of(newest)[-1]
         return None
 
     async def clear_session(self) -> None:
