@@ -4,9 +4,11 @@
 are met, and searches the rest for secrets. The result encodes itself as a context: a Markdown
 document (`markdown`) and its metadata.
 
-What must stay true: the same project and the same selection give the same bytes. Digest, size,
-tokens and secrets of a file are those of the bytes in the context. A detected secret goes into a
-context only on request.
+What must stay true: the same project and the same selection give the same bytes, apart from the
+time `capturedAt`. Digest, size, tokens and secrets of a file are those of the bytes in the context.
+A detected secret goes into a context only on request.
+
+Tokens are those of language models, here estimated.
 """
 
 from __future__ import annotations
@@ -83,9 +85,10 @@ class Capture:
         selection: The selection.
         files: The files in the context, sorted by path.
         left_out: The files that were left out, sorted by path, with the reasons.
-        beyond: The paths left out because of a limit on the whole context.
+        beyond: The paths of those files in `left_out` that exceed a limit on the whole context, on
+            its bytes or tokens. They are recorded in the context.
         findings: The secrets in `files`.
-        secrets_allowed: Whether the context may contain secrets.
+        secrets_allowed: Whether the context may contain secrets. The caller sets it.
         captured_at: The time when reading began. It is in the context, so that encoding again gives
             the same bytes.
     """
@@ -112,7 +115,7 @@ class Capture:
     def encoded(self) -> Iterator[bytes]:
         """Yield the context as a JSON object, in pieces.
 
-        Raises Refused: it contains secrets, and they are not allowed.
+        Raises Refused at the first piece: it contains secrets, and they are not allowed.
         """
         self.ensure_no_secrets()
         digest = hashlib.sha256()
@@ -194,7 +197,11 @@ def capture(
 
     Raises:
         NotFound: There is no such directory.
-        InvalidInput: A pattern is invalid, or the selection is empty.
+        InvalidInput: A pattern is invalid, the selection is empty, or the name of the directory is
+            not UTF-8.
+        GitFailed, Refused: Git can't list the files, or is not installed.
+
+    A secret is no error here: it is in `Capture.findings`, and `Capture.encoded` refuses it.
 
     Cost: reading every file once. The selected files are in memory.
     """
@@ -226,10 +233,10 @@ def capture(
         raise InvalidInput(message)
     for start in range(0, len(result.files), _SECRETS_BATCH):
         batch = result.files[start : start + _SECRETS_BATCH]
-        if secrets.may_hold_tokens(b"\n".join([file.data for file in batch]).decode()):
+        if secrets.may_hold_secrets(b"\n".join([file.data for file in batch]).decode()):
             for captured_file in batch:
                 text = captured_file.data.decode()
-                result.findings += secrets.tokens_in(captured_file.path, text)
+                result.findings += secrets.secrets_in(captured_file.path, text)
     if progress is not None:
         progress(len(paths), len(paths))
     result.left_out.sort(key=lambda file: file.path)

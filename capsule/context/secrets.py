@@ -138,7 +138,7 @@ def holds_secrets(path: str) -> bool:
     return name.startswith(_PREFIXES) and bool(_WILDCARDS.match(name))
 
 
-def may_hold_tokens(text: str) -> bool:
+def may_hold_secrets(text: str) -> bool:
     """Return whether a text has a sign of a secret. Without a sign it has no secret.
 
     Cost: 200 ms for 100 MB.
@@ -146,7 +146,7 @@ def may_hold_tokens(text: str) -> bool:
     return any(has_sign(text) for has_sign in _signs())
 
 
-def tokens_in(path: str, text: str) -> list[SecretFinding]:
+def secrets_in(path: str, text: str) -> list[SecretFinding]:
     """Return the secrets in a file's text, by line, 20 at most."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
     findings: dict[SecretFinding, None] = {}
@@ -162,7 +162,7 @@ def tokens_in(path: str, text: str) -> list[SecretFinding]:
 
 
 def redacted(text: str) -> str:
-    """Replace each secret that `tokens_in` would find by `[redacted]`, at the same cost."""
+    """Replace each secret that `secrets_in` would find by `[redacted]`, at the same cost."""
     signs = [has_sign for has_sign in _signs() if has_sign(text)]
     if not signs:
         return text

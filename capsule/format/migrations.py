@@ -15,7 +15,7 @@ from typing import Any
 
 from capsule import timestamps
 from capsule.errors import InvalidDocument, Problem
-from capsule.format.documents.creation import CURRENT, empty_context, new_metadata
+from capsule.format.documents.creation import FORMAT_VERSION, empty_context, new_metadata
 from capsule.format.json.canonical import in_order
 from capsule.format.text.titles import title_from
 from capsule.ids import message_id_for
@@ -24,7 +24,7 @@ from capsule.ids import message_id_for
 Version = tuple[int, int]
 Document = dict[str, Any]
 
-#: `CURRENT` as numbers.
+#: `FORMAT_VERSION` as numbers.
 LATEST_VERSION: Version = (2, 1)
 _VERSION = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.[0-9]{1,4})*")
 _EPOCH = "1970-01-01T00:00:00.000Z"
@@ -82,8 +82,8 @@ def upgrade(document: Document, path: str = "") -> tuple[Document, list[str]]:
     changes: list[str] = []
     result = document if version >= (2, 0) else _upgrade_to_2_0(document)
     if version < LATEST_VERSION:  # 2.1 added only optional fields.
-        result = {**result, "version": CURRENT}
-        changes.append(f"version {document.get('version', 'missing')} -> {CURRENT}")
+        result = {**result, "version": FORMAT_VERSION}
+        changes.append(f"version {document.get('version', 'missing')} -> {FORMAT_VERSION}")
     return in_order(_normalize(result, changes)), changes
 
 

@@ -7,8 +7,8 @@ its line and column. `oddities` finds what is valid but probably a mistake.
 What must stay true: strict about the fields that the format knows, silent about others, and lenient
 about a newer minor version, which may have more choices. Nothing here raises another error on any
 value that JSON can hold. A document that `check` accepts can be read by the models and upgraded by
-`migrations.upgrade`. A kind is an entry of the table, and no other code asks for one by its name. No
-pydantic: commands that must start fast check documents. Pure.
+`migrations.upgrade`. A kind is an entry of the table, and no other code asks for one by its name.
+No pydantic: commands that must start fast check documents. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from capsule.format.documents.agents import (
     is_agent_id,
     is_project_id,
 )
-from capsule.format.documents.creation import CURRENT
+from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.documents.servers import are_switches
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
@@ -186,7 +186,7 @@ def _document_faults(
     document: dict[str, Any], kind: str = "", check_id: Callable[[str], object] = check_id
 ) -> Iterator[_Fault]:
     """Yield everything wrong with a document. Of a newer major version only the version is."""
-    version = document.get("version", CURRENT if kind else "1.0")
+    version = document.get("version", FORMAT_VERSION if kind else "1.0")
     parsed = parse_version(version)
     if parsed is None:
         actual = repr(version) if isinstance(version, str) else kind_of(version)

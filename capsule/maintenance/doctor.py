@@ -7,6 +7,9 @@ repaired, and examined once more: findings that are gone were repaired.
 What must stay true: each document is examined by itself. An error in one is a finding, and the
 others are examined. Without `repair` nothing is changed. A repair keeps the original in the
 quarantine or the trash. A write in progress is no finding.
+
+A *kind* is that of a document, such as conversations or agents, that of a finding
+(`DoctorFinding.kind`), or that of a leftover. The names say which.
 """
 
 from __future__ import annotations
@@ -124,24 +127,29 @@ def examine(
         progress: Called with the number of files examined so far, and of all files.
         ancestor: Returns the common ancestor of a conflict copy and its conversation.
 
-    Cost: reading and parsing every file.
+    Repairs are made while the findings are iterated. Cost: reading and parsing every file.
     """
     for problem in store.settings.unknown:
         yield DoctorFinding.of("", "settings", problem)
-    kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
+    # Conversations are in both. Sessions have entries, and are not in `KINDS`. Agents and projects
+    # have no entries.
+    document_kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
     if isinstance(store.engine, DatabaseEngine) and not repair:
-        yield from _in_database(store, store.engine, kinds, progress)
+        yield from _in_database(store, store.engine, document_kinds, progress)
         return
-    files = store.engine.external_edits("a repair")
+    # A database has no files: this refuses a repair there, and names it in the error.
+    files = store.engine.external_edits(purpose="a repair")
     scanned = [
-        (kind, file)
-        for kind in kinds
-        for file in sorted(files.scan(kind), key=lambda file: file.id)
+        (document_kind, file)
+        for document_kind in document_kinds
+        for file in sorted(files.scan(document_kind), key=lambda file: file.id)
     ]
-    #: By kind: the paths of the files with an id.
-    paths_by_id: dict[str, dict[str, list[str]]] = {kind: {} for kind in WITH_ENTRIES}
-    for count, (kind, file) in enumerate(scanned, 1):
-        find = partial(_of_file, store, kind, file, paths_by_id, repair, ancestor)
+    #: For each kind with entries: the paths of the files with an id. The examinations fill it.
+    paths_by_id: dict[str, dict[str, list[str]]] = {
+        document_kind: {} for document_kind in WITH_ENTRIES
+    }
+    for count, (document_kind, file) in enumerate(scanned, 1):
+        find = partial(_examine_file, store, document_kind, file, paths_by_id, repair, ancestor)
         yield from _caught(file.id, file.path, find)
         if progress:
             progress(count, len(scanned))
@@ -154,8 +162,8 @@ def examine(
                 )
                 yield DoctorFinding(id, path, 0, 0, "twice", text)
     yield from _caught("", str(store.root), partial(_pending_overrides, store))
-    for kind in kinds:
-        yield from _caught("", str(store.root), partial(_leftovers, store, kind, repair))
+    for document_kind in document_kinds:
+        yield from _caught("", str(store.root), partial(_leftovers, store, document_kind, repair))
 
 
 def _caught(
@@ -168,16 +176,16 @@ def _caught(
         yield DoctorFinding.of_error(id, path, error)
 
 
-def _of_file(
+def _examine_file(
     store: CoreStore,
-    kind: str,
+    document_kind: str,
     file: ScannedFile,
     paths_by_id: dict[str, dict[str, list[str]]],
     repair: bool,
     ancestor: Ancestor | None,
 ) -> Iterator[DoctorFinding]:
     """Yield the findings about one file."""
-    copy = find_conflict_copy(store, file, kind) if kind in KINDS else None
+    copy = find_conflict_copy(store, file, document_kind) if document_kind in KINDS else None
     if copy is not None:
         if repair:
             copy.merge(store, ancestor)
@@ -191,13 +199,15 @@ def _of_file(
             repaired=copy.repaired,
             repairable=not copy.line,
         )
-    elif kind in paths_by_id:
-        examination = _DocumentExamination(store, kind, file, paths_by_id[kind], repair)
+    elif document_kind in paths_by_id:
+        examination = _DocumentExamination(
+            store, document_kind, file, paths_by_id[document_kind], repair
+        )
         yield from examination.findings()
         yield from examination.orphaned_lock()
         yield from examination.stale_summary()
     else:
-        yield from _record(store, file, kind)
+        yield from _examine_plain_document(store, file, document_kind)
 
 
 def _pending_overrides(store: CoreStore) -> Iterator[DoctorFinding]:
@@ -206,14 +216,15 @@ def _pending_overrides(store: CoreStore) -> Iterator[DoctorFinding]:
         yield DoctorFinding.of("", "damaged", problem)
 
 
-def _leftovers(store: CoreStore, kind: str, repair: bool) -> Iterator[DoctorFinding]:
+def _leftovers(store: CoreStore, document_kind: str, repair: bool) -> Iterator[DoctorFinding]:
     """Yield what dead processes left among the documents of a kind, and vanished documents."""
     files = store.engine.external_edits()
-    for leftover in files.leftovers(kind):
-        if leftover.kind == "instance" and kind != CONVERSATIONS:
-            continue  # Instances belong to the store, and are found with each kind.
+    for leftover in files.leftovers(document_kind):
+        if leftover.kind == "instance" and document_kind != CONVERSATIONS:
+            # An instance belongs to no kind, and is a leftover of each. It is reported once.
+            continue
         finding_kind = "vanished" if leftover.kind == "vanished" else "leftover"
-        swept = files.sweep(kind, leftover) if repair else None
+        swept = files.sweep(document_kind, leftover) if repair else None
         yield DoctorFinding(
             id=leftover.id,
             path=leftover.path,
@@ -240,14 +251,14 @@ class _DocumentExamination:
     def __init__(
         self,
         store: CoreStore,
-        kind: str,
+        document_kind: str,
         scanned: ScannedFile,
         paths_by_id: dict[str, list[str]],
         repair: bool,
     ) -> None:
         self._store = store
         self._files = store.engine.external_edits()
-        self._kind = kind
+        self._document_kind = document_kind
         self._scanned = scanned
         self._paths_by_id = paths_by_id
         self._repair = repair
@@ -258,10 +269,16 @@ class _DocumentExamination:
         self._rebuilt_file: RepairedFile | None = None
 
     def _finding(
-        self, kind: str, text: str, line: int = 0, column: int = 0, *, repairable: bool = False
+        self,
+        finding_kind: str,
+        text: str,
+        line: int = 0,
+        column: int = 0,
+        *,
+        repairable: bool = False,
     ) -> DoctorFinding:
         return DoctorFinding(
-            self._scanned.id, self._scanned.path, line, column, kind, text, None, repairable
+            self._scanned.id, self._scanned.path, line, column, finding_kind, text, None, repairable
         )
 
     def findings(self) -> list[DoctorFinding]:
@@ -273,16 +290,16 @@ class _DocumentExamination:
             text = f"{file.id!r} is not an id: letters, digits and . _ @ -, at most 128; rename the file"
             return [self._finding("name", text)]
         try:
-            data = self._files.read_stray(self._kind, file.id)
+            data = self._files.read_stray(self._document_kind, file.id)
             if data is None:
                 return []
             findings = self._check_bytes(data, None)
-            if not findings and self._files.is_unchanged(self._kind, file.id):
+            if not findings and self._files.is_unchanged(self._document_kind, file.id):
                 return []
             if any(finding.kind in ("damaged", "torn") for finding in findings):
-                self._sources = collect_sources(self._store, self._kind, file)
+                self._sources = collect_sources(self._store, self._document_kind, file)
             # Something is wrong, or a process writes the file: under the mutex, nobody writes it.
-            with self._files.hold(self._kind, file.id) as held_file:
+            with self._files.hold(self._document_kind, file.id) as held_file:
                 return self._under_mutex(held_file)
         except InvalidDocument as error:
             return [DoctorFinding.of(file.id, "damaged", problem) for problem in error.problems]
@@ -291,6 +308,7 @@ class _DocumentExamination:
 
     def _under_mutex(self, held_file: HeldFile) -> list[DoctorFinding]:
         """Return the findings about the file, and repair it, if requested."""
+        # Not for its answer: it reads the state header, by which the log is judged.
         held_file.is_unchanged()
         findings = self._check_file(held_file)
         if not self._repair or not any(finding.repairable for finding in findings):
@@ -375,7 +393,7 @@ class _DocumentExamination:
         if id == self._scanned.id:
             return []
         line, column = locations.locate(data, ("id",))
-        is_free = is_id(id) and not self._store.engine.exists(self._kind, id)
+        is_free = is_id(id) and not self._store.engine.exists(self._document_kind, id)
         text = f"its id is {id!r}: file name and id differ"
         if not is_free:
             text += "; give it an id that no other file has, and the name that fits"
@@ -384,7 +402,11 @@ class _DocumentExamination:
     def _check_oddities(
         self, data: bytes, document: dict[str, Any], *, is_locked: bool
     ) -> list[DoctorFinding]:
-        """Return findings about what is allowed but odd. Repeated message ids can be repaired."""
+        """Return findings about what is allowed but odd. Repeated message ids can be repaired.
+
+        If there are any, a repair is tried, and all these findings are marked for it. Those that it
+        does not remove are reported as not repaired.
+        """
         problems = validation.oddities(document, self._scanned.path, data)
         has_twins = bool(problems) and not is_locked and _with_own_ids(document) != document
         findings = []
@@ -401,12 +423,13 @@ class _DocumentExamination:
         outcome = reconcile(document, records)
         if not outcome.is_changed:
             return []
-        kind = "overwritten"
+        finding_kind = "overwritten"
         text = f"an external edit lacks acknowledged changes: {outcome.missing_in_words}"
         # Without a header, or after an interrupted write, the last write was perhaps not finished.
+        # If the file lacks only that one, nothing acknowledged is missing.
         is_last_certain = held_file.has_header and not held_file.is_interrupted
         if not is_last_certain and not reconcile(document, records[:-1]).is_changed:
-            kind = "interrupted"
+            finding_kind = "interrupted"
             text = (
                 f"it lacks the last write in the log, {outcome.missing_in_words}: a crash "
                 "interrupted it before it was acknowledged"
@@ -414,7 +437,7 @@ class _DocumentExamination:
             if not held_file.is_interrupted:
                 text += ", or an external edit lacks it"
         text += "; the next read or write merges it back"
-        return [self._finding(kind, text, repairable=True)]
+        return [self._finding(finding_kind, text, repairable=True)]
 
     def _lock(self) -> str:
         """Return the state of the file's lock. Empty: it has none."""
@@ -459,9 +482,9 @@ class _DocumentExamination:
             return None
         return document
 
-    def _repair_file(self, held_file: HeldFile, kinds: set[str]) -> str:
+    def _repair_file(self, held_file: HeldFile, finding_kinds: set[str]) -> str:
         """Repair what can be repaired of these kinds of findings. Return the repair in words."""
-        if "name" in kinds:
+        if "name" in finding_kinds:
             return self._rename_to_id(held_file)
         held_file.reconcile_external_edit(lambda data: self._try_rebuild(held_file, data))
         content = held_file.read()
@@ -469,18 +492,18 @@ class _DocumentExamination:
             return ""
         data, signature = content
         document = decode_checked(data, held_file.path, held_file.id)
-        if "odd" in kinds:
+        if "odd" in finding_kinds:
             document = _with_own_ids(document)
         upgraded, changes = migrations.upgrade(document, held_file.path)
         encoded = codec.encode(canonical.in_order(upgraded))
         if encoded != data:
             description = ", ".join(changes) or "brought into the canonical layout"
-            if "odd" in kinds:
+            if "odd" in finding_kinds:
                 quarantine_path = held_file.quarantine(data, "repair")
                 description += f"; the original is kept as {quarantine_path}"
             held_file.put(signature, encoded, [])
             return description
-        if kinds & {"overwritten", "interrupted"}:
+        if finding_kinds & {"overwritten", "interrupted"}:
             return "merged back"
         description = self._rebuilt_file.description if self._rebuilt_file else "cut back"
         return f"{description}; the original is in the quarantine"
@@ -499,38 +522,44 @@ class _DocumentExamination:
             return ""
         document = decode_checked(content[0], held_file.path, None)
         id = document["id"]
-        if not is_id(id) or self._store.engine.exists(self._kind, id):
+        if not is_id(id) or self._store.engine.exists(self._document_kind, id):
             return ""
         upgraded, _ = migrations.upgrade(document, held_file.path)
-        with self._files.hold(self._kind, id) as target:
+        with self._files.hold(self._document_kind, id) as target:
             target.put(None, codec.encode(upgraded), [])
         held_file.delete()
-        name = self._store.engine.name(self._kind, id)
+        name = self._store.engine.name(self._document_kind, id)
         return f"is {name} now; the misnamed file is in the trash"
 
 
 def _in_database(
-    store: CoreStore, rows: DatabaseEngine, kinds: Iterable[str], progress: Progress | None
+    store: CoreStore, rows: DatabaseEngine, document_kinds: Iterable[str], progress: Progress | None
 ) -> Iterator[DoctorFinding]:
     """Yield the findings about a store in a database. Only a backup can repair them."""
     yield DoctorFinding("", str(store.root), 0, 0, "durability", rows.durability())
-    documents = [(kind, id) for kind in kinds for id in store.engine.ids(kind)]
-    for count, (kind, id) in enumerate(documents, 1):
-        yield from _caught(id, store.engine.name(kind, id), partial(_row, store, kind, id))
+    documents = [
+        (document_kind, id)
+        for document_kind in document_kinds
+        for id in store.engine.ids(document_kind)
+    ]
+    for count, (document_kind, id) in enumerate(documents, 1):
+        yield from _caught(
+            id, store.engine.name(document_kind, id), partial(_row, store, document_kind, id)
+        )
         if progress:
             progress(count, len(documents))
-    for kind, id, flaw in rows.flaws():
-        name = store.engine.name(kind, id) if kind else str(store.root)
+    for document_kind, id, flaw in rows.flaws():
+        name = store.engine.name(document_kind, id) if document_kind else str(store.root)
         yield DoctorFinding(id, name, 0, 0, "damaged", f"{flaw}; restore it from a backup")
 
 
-def _row(store: CoreStore, kind: str, id: str) -> Iterator[DoctorFinding]:
+def _row(store: CoreStore, document_kind: str, id: str) -> Iterator[DoctorFinding]:
     """Yield the findings about a document in a database."""
-    name = store.engine.name(kind, id)
+    name = store.engine.name(document_kind, id)
     try:
-        data = store.engine.read(kind, id)
-        if kind in KINDS:
-            KINDS[kind].read(data, name)
+        data = store.engine.read(document_kind, id)
+        if document_kind in KINDS:
+            KINDS[document_kind].read(data, name)
         else:
             decode_checked(data, name, id)
     except NotFound:
@@ -553,8 +582,10 @@ def _with_own_ids(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"history": history}
 
 
-def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[DoctorFinding]:
-    """Yield the findings about a document without entries.
+def _examine_plain_document(
+    store: CoreStore, file: ScannedFile, document_kind: str
+) -> Iterator[DoctorFinding]:
+    """Yield the findings about a document without entries, such as an agent. It has no log.
 
     The store replaces its file, so a write in progress is no finding.
     """
@@ -562,8 +593,10 @@ def _record(store: CoreStore, file: ScannedFile, kind: str) -> Iterator[DoctorFi
         yield DoctorFinding(file.id, file.path, 0, 0, "damaged", _IRREGULAR)
         return
     try:
-        data = store.engine.external_edits().read_stray(kind, file.id)
-        document = KINDS[kind].read(data, file.path) if data is not None else {"id": file.id}
+        data = store.engine.external_edits().read_stray(document_kind, file.id)
+        document = (
+            KINDS[document_kind].read(data, file.path) if data is not None else {"id": file.id}
+        )
     except InvalidDocument as error:
         yield from (DoctorFinding.of(file.id, "damaged", problem) for problem in error.problems)
         return

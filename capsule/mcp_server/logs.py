@@ -1,4 +1,5 @@
-"""Send the store's warnings to clients: `logging/setLevel`, and then `notifications/message`.
+"""Send the log of the logger `capsule` to clients: `logging/setLevel`, and then
+`notifications/message`.
 
 Only clients of the protocol of 2025 call this method. Clients of 2026 ask for it with each request,
 and the SDK answers them.
@@ -46,17 +47,19 @@ class ClientLogHandler(logging.Handler):
     """Sends log records to the clients of one server that set a level.
 
     It belongs to one event loop of asyncio. It listens to the logger `capsule` while at least one
-    client has set a level.
+    client has set a level. Every such client gets the records of all requests of the process.
     """
 
     def __init__(self) -> None:
+        # Each client has a level of its own, which `_send` compares. Records below the level of the
+        # logger itself do not arrive here.
         super().__init__(logging.DEBUG)
         self._levels: dict[Connection, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self, server: Server[Any]) -> None:
-        """Answer `logging/setLevel` on this server."""
+        """Register the handler of `logging/setLevel` on this server. Call it once."""
         server.add_request_handler("logging/setLevel", SetLevelRequestParams, self._set_level)
 
     async def _set_level(
@@ -82,6 +85,7 @@ class ClientLogHandler(logging.Handler):
             loop.call_soon_threadsafe(self._send, record.levelno, visible(record.getMessage()))
 
     def _send(self, level: int, message: str) -> None:
+        # Above ERROR everything is critical. A level below, without a name there, counts as debug.
         name = _NAMES.get(level, "critical" if level > logging.ERROR else "debug")
         params = {"level": name, "logger": "capsule", "data": message}
         for connection, minimum in self._levels.items():

@@ -46,7 +46,8 @@ class ConnectedClient:
 
     Attributes:
         store: The store that acts for it. Its agent is the client, and it holds the client's locks.
-        room_state: State that rooms store for this client, by name.
+        room_state: What the rooms, which are the packages beside the core, store for this client,
+            by the room's name.
         used: The time of the last request, by the monotonic clock, in seconds.
     """
 

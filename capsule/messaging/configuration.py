@@ -1,14 +1,15 @@
 """Configuration as code: the channels, agents and links that `capsule.toml` and the files of agents
 declare.
 
-`Configuration.plan` compares the declarations with the store. It makes a copy of the store's agents,
-projects and channels in memory and performs each action there at once, so that the same rules
-decide and the next action sees the result. `apply` performs the planned actions on the real store
-and records them. `rollback` plans the reverse of recorded actions.
+`Configuration.plan` compares the declarations with the store. It makes a copy of the store's
+agents, projects and channels in memory and performs each action there at once, so that the same
+rules decide and the next action sees the result. `apply` performs the planned actions on the real
+store and records them. `rollback` plans the reverse of recorded actions.
 
 What must stay true:
-- An action goes through the public methods of the store, as the agent whose file declares it. So
-  the rules about permissions decide, under the lock of each write. This module permits nothing.
+- An action goes through the methods of the store's objects, as the agent whose file declares it. So
+  the rules about permissions decide, under the lock of each write. This module permits nothing. All
+  these methods are public, except the one that sets the description of an agent.
 - A refused action is reported and not performed. The others are.
 - Only what an earlier apply did is undone, and only if it is still as that apply left it.
 """
@@ -26,7 +27,7 @@ from capsule.engines.interface import CONVERSATIONS, retry
 from capsule.errors import CapsuleError, NotFound, Problem, Refused
 from capsule.format.documents.agents import GLOBAL, MAX_AGENT_ID, project_id
 from capsule.format.documents.channels import channel_id, check_channel_name
-from capsule.format.documents.creation import CURRENT
+from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.json import codec
 from capsule.format.validation import AGENT, PROJECT
 from capsule.ids import folder_ids
@@ -50,14 +51,16 @@ class Action:
     """One change.
 
     Attributes:
-        kind: What is changed. `register`: an agent is registered. `agent`: a field of an agent.
-            `entry`: the entry of an agent about another one. `link`: whether the agents of a
-            project see those of another one. `channel`: a field of a channel, which is made with
-            the field `access`. `member`: a member of a channel.
-        on: The id of the agent, project or channel.
-        other: The field, or the id of the other agent or project.
-        before, after: The value before and after. None: there is none. A channel without `access`
-            is archived.
+        kind: What is changed. `register`: agent `on` is registered, with the name and project in
+            `after`. `agent`: the field `other` of agent `on`. `entry`: the entry of agent `on`
+            about agent `other`, `allow` or `block`. `link`: True if the agents of project `on` see
+            those of project `other`. `channel`: the field `other` of channel `on`. `member`: True
+            if agent `other` is a member of channel `on`.
+        on: The id of the agent, project or channel. In a refused action, the name in the file if it
+            has no id.
+        other: The field, or the id of the other agent or project, or of the member.
+        before, after: The value before and after. None: there is none. A value for the field
+            `access` makes a channel, and None for it archives the channel.
         by: The agent whose file declares it, and which does it. None: the store's owner.
         file: The file that declares it. Empty: it undoes an earlier apply.
         outcome: `planned`, `done` or `refused`.
@@ -100,7 +103,7 @@ class Plan:
 
     Attributes:
         actions: The actions in their order.
-        snapshot: The declarations of the files.
+        snapshot: The declarations of the files. After a rollback, the number of the undone apply.
         problems: The errors in files of agents. Such a file is ignored.
         number: Its number in the history. 0: it was not applied.
         time: When it was applied. Empty: it was not.
@@ -119,7 +122,7 @@ class Plan:
     def as_json(self) -> dict[str, Any]:
         """The plan as `--json` prints it, and as it is recorded on this machine."""
         digest = hashlib.sha256(codec.encode(dict(self.snapshot))).hexdigest()
-        return {"version": CURRENT, "hash": f"sha256:{digest}"} | asdict(self)
+        return {"version": FORMAT_VERSION, "hash": f"sha256:{digest}"} | asdict(self)
 
 
 def current_value(store: CoreStore, key: ActionKey) -> Any:
@@ -187,7 +190,8 @@ def _apply_action(store: CoreStore, action: Action) -> None:
         case "agent":
             acting_agents = store.inner.store_for(action.by).inner.object_of(Agents)
             if action.other == "description":
-                # To register the agent again would let it join default channels, too.
+                # No public method sets it alone: to register the agent again would also let it join
+                # default channels.
                 acting_agents._set_fields(action.on, {"description": action.after})
             else:
                 acting_agents.policy(action.on, **{action.other: action.after})
@@ -241,7 +245,7 @@ def _apply_channel(store: CoreStore, action: Action) -> None:
         try:
             channels.update(action.on, access=action.after, archived=False)
         except NotFound:
-            _, scope, name = action.on.split("_")
+            _, scope, name = action.on.split("_")  # As `channel_id` made it.
             channels.create(name, scope=scope, access=action.after)
 
 
@@ -271,8 +275,8 @@ _Tables = Mapping[str, Mapping[str, Any]]
 
 
 class Configuration:
-    """Plans and applies the declarations of `capsule.toml` and of the files of agents. Only a person
-    may do that.
+    """Plans and applies the declarations of `capsule.toml` and of the files of agents. Only a
+    person may do that.
     """
 
     def __init__(self, store: CoreStore) -> None:
@@ -291,8 +295,8 @@ class Configuration:
             home: The folder of the person, whose agents belong to no project. None: there are none.
             prune: Whether to undo what an earlier apply did and no file declares any more.
 
-        Raises Refused if the store acts for an agent, and InvalidDocument. Cost: copying the documents
-        of the agents and projects, and the beginning of each channel's file, into memory.
+        Raises Refused if the store acts for an agent, and InvalidDocument. Cost: copying the
+        documents of the agents and projects, and the beginning of each channel's file, into memory.
         """
         files = []
         problems = []
@@ -329,7 +333,7 @@ class Configuration:
         performed.
 
         Args:
-            plan: The plan.
+            plan: The plan. It is performed as it is: values that changed since are not compared.
 
         Returns the plan with the outcome of each action. Raises Refused if the store acts for an
         agent, and StorageFailed.
@@ -345,7 +349,10 @@ class Configuration:
         return self._record(replace(recorded, actions=actions))
 
     def rollback(self, number: int) -> Plan:
-        """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten.
+        """Undo an apply and all later ones. Later changes by others stay, and no agent is
+        forgotten.
+
+        The actions that undo them are applied at once, as the next apply of the history.
 
         Args:
             number: Its number in the history.
@@ -361,8 +368,8 @@ class Configuration:
         return self.apply(Plan(tuple(planner.actions), {"rollback": number}))
 
     def history(self) -> list[Plan]:
-        """List the applies of this machine, the oldest first. Raises InvalidDocument. Cost: reading a
-        small file for each.
+        """List the applies of this machine, the oldest first. Raises InvalidDocument. Cost: reading
+        a small file for each.
         """
         self._ensure_owner()
         plans = []
@@ -429,7 +436,9 @@ class Configuration:
 
 
 class _Planner:
-    """Plans actions. Each is performed on a copy of the store, so that the next one sees its result."""
+    """Plans actions. Each is performed on a copy of the store, so that the next one sees its
+    result.
+    """
 
     def __init__(self, copy: CoreStore) -> None:
         self.actions: list[Action] = []
@@ -542,7 +551,7 @@ class _Planner:
         except CapsuleError as error:
             self._plan(Action(kind, on, other, None, after, by, file).refused(error.message))
             return
-        if after is None:  # The access of a channel that is only named is not changed.
+        if after is None:  # A channel that is declared without an access keeps it, or is open.
             after = before or "open"
         action = Action(*key, before, after, by, file)
         if (before, after) == ("block", "allow"):
@@ -591,6 +600,9 @@ class _Planner:
 def _applied_changes(history: Iterable[Plan]) -> dict[ActionKey, Action]:
     """Return for each value the change that all applied plans together made.
 
+    An action that is still `planned` counts: a crash interrupted its apply, perhaps after it was
+    done.
+
     Registrations are left out, as no agent is forgotten. So are channels that an agent left by its
     own file, as it left them for good.
     """
@@ -599,6 +611,7 @@ def _applied_changes(history: Iterable[Plan]) -> dict[ActionKey, Action]:
         for action in plan.actions:
             if action.outcome == "refused":
                 continue
+            # Leaving and registering drop what earlier plans did to the value, so it is not undone.
             first = changes.pop(action.key, action)
             has_left_by_itself = action.by is not None and action.after is None
             if action.kind == "register" or has_left_by_itself:

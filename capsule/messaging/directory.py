@@ -34,7 +34,7 @@ from capsule import timestamps
 from capsule.engines.interface import CONVERSATIONS, edit_document
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.format.documents.agents import GLOBAL, direct_id, is_agent_id, project_id
-from capsule.format.documents.creation import CURRENT
+from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.json import codec
 from capsule.format.validation import AGENT, PROJECT, DocumentKind
 from capsule.rules.consent import AgentProfile, PolicyInputs
@@ -64,7 +64,13 @@ MakeDocument = Callable[[str], Document]
 
 def new_record(id: str, name: str, stamp: str) -> Document:
     """Return the first fields of a new document. `stamp` is the time now."""
-    return {"id": id, "name": name, "version": CURRENT, "createdAt": stamp, "updatedAt": stamp}
+    return {
+        "id": id,
+        "name": name,
+        "version": FORMAT_VERSION,
+        "createdAt": stamp,
+        "updatedAt": stamp,
+    }
 
 
 def new_project(path: str, stamp: str) -> Document:
@@ -540,7 +546,8 @@ class AgentDirectory(AccessGuard):
         """Return the ids of the agents that are to be added to a conversation, as `resolve` does.
 
         An agent must not learn whether there is an agent that it may not find. So an unknown name
-        stays as it is, and the rule refuses it like the id of an agent that lets nobody write to it.
+        stays as it is, and the rule refuses it like the id of an agent that lets nobody write to
+        it.
 
         Raises InvalidInput. For the owner also NotFound.
         """

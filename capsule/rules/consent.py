@@ -67,7 +67,8 @@ class PolicyInputs:
 
     Attributes:
         profiles: The profiles of the subject and of the agents that the action concerns: the other
-            agent of a direct conversation, an agent that is added, an agent that is looked for.
+            agent of a direct conversation, an agent that is looked for, the agents that are added.
+            If agents are added, it has no profiles but theirs and the subject's.
         visible_projects: The projects whose agents and channels the subject's project sees,
             itself included.
         direct_contacts: The agents with which the subject has a direct conversation.

@@ -1,19 +1,21 @@
 """Decide who may do what with a conversation: one rule for every door.
 
-`decide` is the entry. The subject is the agent that acts, or None: the owner of the store. The target
-is a conversation, or another agent. The inputs (`PolicyInputs`) are all else that a decision reads.
+`decide` is the entry. The subject is the agent that acts, or None: the owner of the store. The
+target is a conversation, or another agent. The inputs (`PolicyInputs`) are all else that a decision
+reads.
 
 A direct, a group with participants and a channel are closed: the tables below list who may do what
 there, and docs/messaging.md shows the same tables. All other conversations are open to everybody.
 If an agent does not find a conversation, the answer is the same as if there were none.
 
 `Viewer` has the condition of every list, search and count: the time from which an agent reads a
-conversation. It depends only on the viewer and the head, so an engine may cache it, or express it in
-its own query language.
+conversation. It depends only on the viewer and the head, so an engine may cache it, or express it
+in its own query language.
 
-What must stay true: a decision depends on the subject, the action, the target and the inputs, and on
-nothing else. What the inputs do not contain counts as the strictest. Nothing here touches a file.
-Who holds a lock is another rule (`capsule.rules.locking`), and a write must pass both.
+What must stay true: a decision depends on the subject, the action, the target and the inputs, and
+on nothing else. An agent whose profile the inputs do not contain counts as closed and private.
+Nothing here touches a file. Who holds a lock is another rule (`capsule.rules.locking`), and a write
+must pass both.
 """
 
 from __future__ import annotations
@@ -39,8 +41,6 @@ from capsule.rules.locking import EXCLUSIVE
 from capsule.timestamps import ms_of, sortable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from capsule.format.documents.head import Head, ParsedHead
 
 
@@ -64,7 +64,9 @@ Action = Literal[
     "manage",  # Change the fields of a channel, or the permissions of its members.
     "default",  # Make a global channel a default one, into which every later agent is put.
     "lock",  # Keep all others from writing.
-    "rewrite",  # Change anything else: messages of others, the type, who reads from when.
+    # Change anything else: the order or the senders of messages, the type, who reads from when. See
+    # `capsule.rules.write_actions`.
+    "rewrite",
     "delete",
     "link",  # Link two projects.
     "move",  # Move an agent into a project.
@@ -163,7 +165,8 @@ _ACTION_PHRASES = {
     "default": "add all agents to",
 }
 
-#: Reads the inputs of a decision about a target, and about other agents; see `AgentDirectory.state`.
+#: Reads the inputs of a decision about a target, and about other agents; see
+#: `AgentDirectory.state`.
 InputsFor = Callable[["PolicyTarget | None", Iterable[str]], PolicyInputs]
 
 
@@ -254,7 +257,9 @@ class PolicyTarget:
 
     @classmethod
     def from_parsed_head(cls, head: ParsedHead) -> PolicyTarget:
-        """Return the target in a parsed head. The head keeps it: it may have thousands of members."""
+        """Return the target in a parsed head. The head keeps it: it may have thousands
+        of members.
+        """
         if head.policy_target is None:
             head.policy_target = cls.from_document(head.document)
         target: PolicyTarget = head.policy_target
@@ -299,7 +304,8 @@ def decide(
         subject: An agent's id; None: the owner of the store.
         action: The action.
         target: The conversation as it is; for `create` and `message`, as it would be.
-        inputs: What else the decision depends on.
+        inputs: What else the decision depends on. For `add`, `invite` and `readmit` its `profiles`
+            also say whom the action adds: all agents there but `subject`.
     """
     decision = _decide_outside_session(subject, action, target, inputs)
     if not decision.allowed and not decision.asks:
@@ -342,7 +348,7 @@ def _decide_outside_session(
 ) -> PolicyDecision:
     """Decide as `decide`, without the limits of a session."""
     if subject is not None:
-        decision = _decide_for_any_agent(subject, action, target, inputs)
+        decision = _refusal_for_agents(subject, action, target, inputs)
         if decision is not None:
             return decision
     if target.type == "agent" and action in ("find", "manage", "delete", "move"):
@@ -354,7 +360,7 @@ def _decide_outside_session(
     return _decide_by_relation(subject, action, target, inputs)
 
 
-def _decide_for_any_agent(
+def _refusal_for_agents(
     subject: str, action: Action, target: PolicyTarget, inputs: PolicyInputs
 ) -> PolicyDecision | None:
     """Return why no agent may do the action; None if the type of the target decides."""
@@ -454,16 +460,21 @@ def _decide_by_consent(
 ) -> PolicyDecision:
     """Decide by the consent of the agents that an action of a participant reaches.
 
-    - "add": the agents that are added.
+    - "add": the agents that it adds.
     - "create": everybody else in it.
     - Every action but "find" and "read" in a direct: the other agent.
     """
     other_agents: Set[str] = frozenset()
     if action == "add":
-        other_agents = inputs.profiles.keys() - {subject}
+        other_agents = _added_agents(subject, inputs)
     elif action == "create" or (target.type == "direct" and action not in ("find", "read")):
         other_agents = target.present_ids - {subject}
     return _check_consent(subject, other_agents, target, inputs)
+
+
+def _added_agents(subject: str, inputs: PolicyInputs) -> Set[str]:
+    """Return the agents that an action adds: see `inputs` of `decide`."""
+    return inputs.profiles.keys() - {subject}
 
 
 def _check_consent(
@@ -538,7 +549,7 @@ def _decide_in_channel(
         phrase = _ACTION_PHRASES.get(action, action)
         return _denied(f"only {needed} may {phrase} conversation {target.id}")
     if action in _ADDS_READERS:
-        return _check_consent(subject, inputs.profiles.keys() - {subject}, target, inputs)
+        return _check_consent(subject, _added_agents(subject, inputs), target, inputs)
     return _ALLOWED
 
 
@@ -649,7 +660,11 @@ def hides_damaged_file(subject: str, id: str) -> bool:
 
 
 def readable_from(subject: str | None, target: PolicyTarget) -> str:
-    """Return the time from which `subject` reads a conversation that it may read; empty: all."""
+    """Return the time from which `subject` reads a conversation. Empty: it reads all of it.
+
+    Only a group can hide what was written before an agent joined. Whether `subject` may read the
+    conversation at all, `decide` says.
+    """
     if subject is None or target.type != "group" or target.history == "all":
         return ""
     member = target.members_by_id.get(subject)
@@ -659,9 +674,9 @@ def readable_from(subject: str | None, target: PolicyTarget) -> str:
 
 
 def first_readable_time(subject: str, target: PolicyTarget, created_at: str) -> str:
-    """Return the time from which `subject` reads a conversation that it may read; empty: all of it.
+    """Return the time as `readable_from`, but empty if no message can be earlier.
 
-    A time before the conversation was created counts as empty: there are no earlier messages.
+    That is so if the time is not after `created_at`, when the conversation was created.
     """
     since = readable_from(subject, target)
     return since if since > sortable(created_at) else ""
@@ -681,10 +696,11 @@ class Viewer(NamedTuple):
     inputs: PolicyInputs
 
     def readable_from_ms(self, head: Head) -> int | None:
-        """Return the time from which the agent reads a conversation, in milliseconds since 1970.
+        """Return from when on the agent reads a conversation.
 
         Returns:
-            0 if it reads all of it, None if it may not read it.
+            None: the agent may not read it. 0: it reads all of it. Otherwise the time of the first
+            message that it may read, in milliseconds since 1970.
         """
         if head.participants or head.channel is not None:
             target = PolicyTarget.from_head(head)
@@ -694,7 +710,7 @@ class Viewer(NamedTuple):
         return 0
 
     def readable_from_ms_in(self, document: Mapping[str, Any]) -> int | None:
-        """Return the same for a conversation, or its head, as it is stored."""
+        """Return the same as `readable_from_ms`, for a stored document or its head."""
         target = PolicyTarget.from_document(document)
         return self._readable_from_ms(target, document["createdAt"])
 

@@ -25,7 +25,7 @@ import orjson
 
 from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
-from capsule.format.documents.creation import CURRENT
+from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.documents.head import json_name
 from capsule.format.validation import DocumentKind
 from capsule.ids import check_id, is_id, new_id
@@ -322,7 +322,7 @@ class Registry:
                     document[section] = _new_entries(entries, old_items, new_items)
 
         def make(now: str) -> Document:
-            document = {"id": _ID, "version": CURRENT, "createdAt": now, "updatedAt": now}
+            document = {"id": _ID, "version": FORMAT_VERSION, "createdAt": now, "updatedAt": now}
             apply(document)
             return document
 
@@ -471,7 +471,9 @@ def _new_entries(
 
 
 def _entry_of(item: RegistryItem, old_entry: Mapping[str, Any]) -> Document:
-    """Return the entry of an item, with the fields of `old_entry` that this program does not know."""
+    """Return the entry of an item, with the fields of `old_entry` that this program does
+    not know.
+    """
     entry = {name: value for name, value in old_entry.items() if name not in _FOREIGN_FIELDS}
     item_class: Any = type(item)
     for name, json_key in _fields_and_keys(item_class):

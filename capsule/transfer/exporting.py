@@ -59,8 +59,8 @@ class Export:
 
         Args:
             ids: The conversations.
-            file: The file, which need not be seekable. It becomes a zip for several conversations in
-                a format that has a file for each.
+            file: The file, which need not be seekable. It becomes a zip for several conversations
+                in a format that has a file for each.
             format: The name of the format, as `transfer.registry.formats()` has it.
             is_archive: Whether it is a zip in any case.
             is_redacted: Whether secrets are replaced, by the rules of a context capture, and home
@@ -233,9 +233,9 @@ class _ExportRun:
         except (NotFound, InvalidInput):
             return None
         if self._is_redacted:
-            from capsule.context.secrets import may_hold_tokens
+            from capsule.context.secrets import may_hold_secrets
 
-            if may_hold_tokens(data.decode("utf-8", "replace")):
+            if may_hold_secrets(data.decode("utf-8", "replace")):
                 return None
         return data
 

@@ -1,7 +1,7 @@
 """Changes as an async iterator.
 
-The hub wakes a `Watch` when documents change. It then reads the changes after its cursor in a
-thread of the hub, and hands them out one by one or as a batch.
+The hub wakes a `Watch` when documents change. The `Watch` then reads the changes after its cursor
+from the journal, in a thread of the hub, and hands them out one by one or as a batch.
 
 What must stay true: no event loop waits for a file, and no reader of a file waits for an event
 loop. The cursor moves only past changes that were handed out, so that an interrupted caller misses
@@ -34,11 +34,13 @@ class StopEvent(Protocol):
 class Watch:
     """The changes of a store, as an async iterator and an async context manager, which ends it.
 
-    One task at a time may iterate. `Store.watch` makes it.
+    One task at a time may iterate. `Store.watch` makes it. The hub forgets it when it is closed, or
+    when nothing refers to it any more.
 
     Args:
         hub: The hub that wakes it.
-        read: Reads the changes after a cursor. Is called in a thread of the hub.
+        read: Reads the changes after a cursor. Is called in a thread of the hub. It updates the
+            index of the store first, if the waiter has `must_refresh`.
         cursor: The cursor to start from.
         ids: Report only these conversations. None: all.
         stop: The event that ends it.
@@ -54,19 +56,23 @@ class Watch:
     ) -> None:
         self._hub = hub
         self._read = read
+        #: The cursor after the changes that were read. Those not handed out yet are in `_ready`.
         self._read_to = cursor
+        #: The cursor after the change that was handed out last.
         self._handed_out_to = cursor
         self._stop = stop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
-        self._woken.set()
+        self._woken.set()  # The first call reads without waiting.
         self._ready: deque[Change] = deque()
         self._is_ended = False
         self._waiter = hub.waiter(ids, self._wake)
 
     @property
     def cursor(self) -> str:
-        """The cursor after the changes handed out so far."""
+        """The cursor after the changes handed out so far. If nothing waits to be handed out, it is
+        after all that was read, also after changes of other documents.
+        """
         return self._handed_out_to if self._ready else self._read_to
 
     def __aiter__(self) -> Self:
@@ -100,7 +106,7 @@ class Watch:
         """Wait until it is woken, and read the changes. Returns False if the watch has ended."""
         self._loop = asyncio.get_running_loop()
         if not self._is_over() and not self._woken.is_set():
-            with self._hub.listening():
+            with self._hub.listening():  # The hub's thread runs meanwhile.
                 await self._wait()
         if self._is_over():
             return False
@@ -110,7 +116,8 @@ class Watch:
                 self._hub.pool, self._read, self._waiter, self._read_to
             )
         except BaseException as error:
-            # The next call reads again, and updates the index itself.
+            # This read consumed the wake-up. So the next call reads without waiting, and its `read`
+            # updates the index itself.
             self._waiter.must_refresh = True
             self._woken.set()
             if self._hub.is_closed and isinstance(error, Exception):

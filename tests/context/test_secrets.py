@@ -8,7 +8,7 @@ import random
 import string
 from pathlib import Path
 
-from capsule.context.secrets import RULES, holds_secrets, may_hold_tokens, tokens_in
+from capsule.context.secrets import RULES, holds_secrets, may_hold_secrets, secrets_in
 
 LOWER, UPPER, DIGITS, HEX = (
     string.ascii_lowercase,
@@ -90,8 +90,8 @@ def test_each_kind_of_secret_is_found_anywhere_and_not_shown(rng: random.Random)
         for secret in secrets:
             for text in (secret, f"a\nb\n{secret}\nc", f"x = 1\r\n {secret} \r\n", f"{'日' * 9}\n{secret}",
                          f"{'long ' * 811}{secret} {'long ' * 5000}"):  # fmt: skip
-                assert may_hold_tokens(text), secret
-                found = {one.kind: one for one in tokens_in("f", text)}
+                assert may_hold_secrets(text), secret
+                found = {one.kind: one for one in secrets_in("f", text)}
                 assert kind in found, (secret, found)
                 assert found[kind].line == text[: text.index(secret)].count("\n") + 1
                 assert str(found[kind]) == f"f:{found[kind].line}: {kind}"
@@ -114,7 +114,7 @@ def test_a_literal_value_that_the_name_of_a_secret_gets_is_found_and_no_other() 
         ("lib.rs", "let token = next_token2;", False),
         ("README.md", "Give the pass" + "word of the user and press Enter.", False),
     ]:
-        assert [one.kind for one in tokens_in(path, f"a\n{line}\n")] == [
+        assert [one.kind for one in secrets_in(path, f"a\n{line}\n")] == [
             "Secret Keyword"
         ] * is_found
 
@@ -125,7 +125,7 @@ def test_this_project_has_no_findings(repository: Path) -> None:
         path for part in ("capsule", "cli", "docs") for path in (repository / part).rglob("*.*")
     ]
     found = [
-        tokens_in(str(path), path.read_text("utf-8"))
+        secrets_in(str(path), path.read_text("utf-8"))
         for path in texts
         if path.suffix in (".py", ".md", ".svg")
     ]
@@ -140,19 +140,19 @@ def test_ordinary_text_has_no_findings() -> None:
         "mail me@example.org; git@github.com:owner/name.git\n"
         "550e8400-e29b-41d4-a716-446655440000\n"
     )
-    assert tokens_in("f", text) == [] and not may_hold_tokens(text)
+    assert secrets_in("f", text) == [] and not may_hold_secrets(text)
 
 
 def test_the_first_twenty_tokens_of_a_file_are_reported(rng: random.Random) -> None:
-    found = tokens_in("f", "\n".join(samples(rng)["GitHub Token"] * 100))
+    found = secrets_in("f", "\n".join(samples(rng)["GitHub Token"] * 100))
     assert [one.line for one in found] == list(range(1, 21))
 
 
 def test_a_very_long_line_of_near_matches_is_read_fast() -> None:
     """Some rules take time quadratic in the length of a line; a line of 2 MB would take days."""
-    tokens_in("f", f"//a/:{AUTH}" * 100_000 + "npm_" + "x" * 500_000)
-    tokens_in("f", "://a:" * 400_000 + "@")
-    tokens_in("f", "eyJ" * 500_000 + ".")
+    secrets_in("f", f"//a/:{AUTH}" * 100_000 + "npm_" + "x" * 500_000)
+    secrets_in("f", "://a:" * 400_000 + "@")
+    secrets_in("f", "eyJ" * 500_000 + ".")
 
 
 def test_files_of_secrets_are_known_by_their_names() -> None:

@@ -1,8 +1,10 @@
 """Read the fields of channels: conversations with a name, which belong to one project or to all.
 
 What must stay true: the id of a channel's conversation is made of its scope and its name, so a name
-is used once in a scope, also when clones are merged. The id of a private channel, which nobody must
-guess, has a random part instead of the name. Invalid values grant nothing. Pure; no pydantic.
+is used once in a scope, also when clones are merged. An id *apart* has a random part instead of the
+name, in two cases. Nobody must guess the id of a private channel. And if the usual id is in use by
+a channel that the maker of the new one may not know of, a refusal would reveal that channel.
+Invalid values grant nothing. Pure; no pydantic.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from capsule.format.fields import ACCESSES, TYPES, field_names
 MAX_CHANNEL_NAME = 80
 #: The types of conversations that are no channels; None: chat.
 _OTHER_TYPES = (None, *(type for type in TYPES if type != "channel"))
+#: As of an agent's id. It has no `_`, which separates the parts of a conversation's id.
 _NAME = re.compile(AGENT_ID)
-#: The fields of `metadata.channel` in the order of `Channel`.
+#: The names of the fields of `metadata.channel`. `Channel` has its fields in the same order.
 _KEYS = field_names("metadata.channel")
 
 
@@ -31,7 +34,8 @@ class Channel(NamedTuple):
         name: Its name.
         scope: `global`, or the id of the project whose agents find it.
         access: The agents that may join: all in its scope (`open`), those that were invited
-            (`members`), or none (`private`).
+            (`members`), or none by itself (`private`: the owner of the notes, or of the store, adds
+            them).
         is_default: Whether the agents of its scope join it when they are registered.
         topic_required: Whether a message needs a topic there.
         default_topic: The topic of a message that names none; empty: there is none.
@@ -59,7 +63,11 @@ class Channel(NamedTuple):
         return self.is_default and self.scope == GLOBAL
 
     def id_apart(self, random: str) -> str:
-        """Return an id with a random part instead of the name."""
+        """Return an id with a random part instead of the name.
+
+        It is the id of a private channel, which nobody must guess, and of a channel whose usual id
+        is in use by one that its maker may not know of.
+        """
         return f"{channel_id(self.scope, '')}_{random}"
 
     def is_apart(self, id: str) -> bool:
@@ -77,8 +85,8 @@ class Channel(NamedTuple):
 def channel_in(metadata: Mapping[str, Any]) -> Channel | None:
     """Return the channel in the metadata of a conversation. None: it is no channel.
 
-    An invalid access counts as private, and an invalid scope as that of no project. An unknown type
-    counts as `channel`: a typing error must not open a channel to everybody.
+    An invalid access counts as private, and an invalid scope as one in which no agent is. An
+    unknown type counts as `channel`: a typing error must not open a channel to everybody.
     """
     fields = metadata.get("channel")
     if fields is None or metadata.get("type") in _OTHER_TYPES:

@@ -1,6 +1,7 @@
-"""Make new capsules.
+"""Make new capsules, and the parts of which a capsule without content consists.
 
-What must stay true: a new capsule is valid, canonical, and complete for a reader of version 2.0.
+What must stay true: valid arguments give a valid capsule in the canonical layout, with every field
+that version 2.0 requires. The arguments are not checked here.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any
 
 from capsule.format.json.canonical import in_order
 
-#: The version of the format that is written.
-CURRENT = "2.1"
+#: The version of the format that is written into every document, also of agents and projects.
+FORMAT_VERSION = "2.1"
 
 
 def inactive_lock() -> dict[str, Any]:
@@ -55,8 +56,9 @@ def new_capsule(
     """Return the document of a new conversation, in canonical order.
 
     Args:
-        id, title, mode, type, tags, title_set_by: Fields of the conversation.
-        stamp: When it is made, as the format writes times.
+        id, title, mode, type, tags, title_set_by: Fields of the conversation. The type `chat` is
+            the default of the format, and is not written.
+        stamp: The time of `createdAt` and `updatedAt`, as the format writes times.
         lock: The lock, if an instance holds the conversation from the start.
         messages: Its first messages, as `check_message` returns them.
         context: The project context. None: none.
@@ -69,8 +71,8 @@ def new_capsule(
         "tags": list(tags),
         "isSummary": is_summary,
         "titleSetBy": title_set_by,
+        "sourceConversationId": source_conversation_id,
     }
-    fields["sourceConversationId"] = source_conversation_id
     if lock is not None:
         fields["lock"] = dict(lock)
     if type != "chat":
@@ -81,7 +83,7 @@ def new_capsule(
     document = {
         "id": id,
         "title": title,
-        "version": CURRENT,
+        "version": FORMAT_VERSION,
         "createdAt": stamp,
         "updatedAt": stamp,
         "metadata": fields,

@@ -5,7 +5,7 @@ once and kept in the `HeadCache`.
 
 What must stay true: to make a head costs a small parse and no validation library, so a list of
 thousands starts and runs quickly. `Head.of` returns None for a head that is not as the format says,
-and the caller then reads the whole file. Pure.
+and the caller then reads, upgrades and checks the whole file. Pure.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from capsule.format.documents.channels import Channel, channel_in
 from capsule.format.documents.members import Member, are_members, as_json, members_in
 from capsule.format.documents.servers import are_switches, switches_in
 
-#: The name of the source of conversations that were written here, beside those of import formats.
+#: The name for an empty `Head.source`, where lists and statistics name the source.
 WRITTEN_HERE = "here"
-#: Fields of the head and of its metadata that must be texts.
+#: Fields of the head that must be texts.
 _TEXTS = ("id", "title", "version", "createdAt", "updatedAt")
 #: Fields of the metadata that must be texts or null.
 _OPTIONAL_TEXTS = (
@@ -45,14 +45,15 @@ class Head:
             decision.
         mcp_servers: The MCP servers that are on (True) or off there, other than by default.
         participants: The agents that take part, and those that left.
-        history: What the participants read: `joined` or `all`; empty: it does not say.
+        history: Which messages a participant reads: `joined` (those since it joined) or `all`;
+            empty: it does not say.
         created_by: The agent or user that created it; None: it does not say.
         description: Its purpose; None: it does not say.
         channel: The fields of a channel; None: it is no channel.
         source: The program that it was imported from, by the name of its format; empty: it was
             written here.
-        folder: The folder in which the imported session ran, or that of its context, which only
-            lists know; empty: none.
+        folder: The folder in which the imported session ran, or else that of the project in the
+            context; empty: none. A head that was made without the context lacks the latter.
         lock: The active lock in the capsule; None: it has none.
         path: The file.
         bytes: Size of the file; 0 for an agent that may read only a part.
@@ -132,7 +133,7 @@ class Head:
         return bool(self.title) and self.title_set_by != "auto"
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `--json` prints, with the names of the format. Some empty fields are omitted."""
+        """Return what `--json` prints, by the names of the format, without some empty fields."""
         if self.damaged:
             return {"id": self.id, "path": self.path, "bytes": self.bytes, "damaged": self.damaged}
         result = {key: getattr(self, name) for name, key in _JSON_NAMES.items()}
@@ -184,7 +185,7 @@ class ParsedHead:
     """A head and the values in it that every write needs, computed once.
 
     Attributes:
-        tag: The tag of the head in the file.
+        tag: A value that every write but an append changes. So two heads with one tag are the same.
         document: All of the capsule but context and history; not to be changed in place.
         metadata: Its metadata.
         type: The conversation's type.
@@ -217,7 +218,7 @@ class ParsedHead:
 
 
 class HeadCache:
-    """The 1,024 latest parsed heads, so that a series of appends parses a head once."""
+    """The 1,024 parsed heads that were added last. A series of appends parses a head once."""
 
     def __init__(self) -> None:
         self._heads: OrderedDict[str, ParsedHead] = OrderedDict()

@@ -5,8 +5,9 @@
 - `metadata.currentWanted`: a `message` that a version switched to and that is deleted, and the
   message that is active `instead`.
 - `versionOf` in the metadata of a message: the id of the message of which it is a lost version.
-- `originalParent` there: the deleted parent (or null), if a merge gave the message another one; or
-  its parent, if it is next to the line of the conversation and would be taken for a part of it.
+- `originalParent` there, in two cases: the deleted parent, if a merge gave the message another one;
+  or the present parent (or null), if the message is next to the line of the conversation and would
+  be taken for a part of it. `capsule.format.merge.history` describes the line.
 
 What must stay true: no annotation tells which side had a value, so every order of merges writes the
 same. A conflict that one side settled stays settled. A field of the same name with a value of
@@ -121,7 +122,7 @@ def conflicts_in(document: Mapping[str, Any]) -> list[Conflict]:
 
 
 def merge_conflicts(
-    base: Any, ours: Any, theirs: Any, added: Iterable[Conflict], title: tuple[Any, Any]
+    base: Any, ours: Any, theirs: Any, added: Iterable[Conflict], title_and_time: tuple[Any, Any]
 ) -> list[Any]:
     """Return the merged `metadata.conflicts`.
 
@@ -130,7 +131,7 @@ def merge_conflicts(
     Args:
         base, ours, theirs: The field in each version.
         added: The conflicts of this merge.
-        title: The title of the result, and the time at which it was set.
+        title_and_time: The title of the result, and the time at which it was set.
     """
     base_recorded = _parse_conflicts(base)
     sides = [_parse_conflicts(ours), _parse_conflicts(theirs)]
@@ -144,15 +145,17 @@ def merge_conflicts(
         key = _FIELD, conflict.field
         earlier = [side[key] for side in sides if key in side]
         result[key] = _join_candidates(*earlier, candidates)
+    # The title alone has a time of its own in the capsule. A side may have set it again, to one of
+    # the candidates: then that candidate gets the later time, so that every order of merges agrees.
     title_candidates = result.get((_FIELD, "title"), {})
-    title_key = encode_value(title[0])
+    title_key = encode_value(title_and_time[0])
     if title_key in title_candidates:
-        result[_FIELD, "title"] = _join_candidates(title_candidates, {title_key: title})
+        result[_FIELD, "title"] = _join_candidates(title_candidates, {title_key: title_and_time})
     return _conflicts_as_json(result)
 
 
 def remove_conflict(metadata: dict[str, Any], field: str) -> bool:
-    """Remove a field from the conflicts in this metadata. Return whether it was there.
+    """Remove a field from the conflicts in `metadata` itself. Return whether it was there.
 
     The last conflict takes `conflicts` with it.
     """
@@ -166,7 +169,12 @@ def remove_conflict(metadata: dict[str, Any], field: str) -> bool:
 
 
 def resolve(document: dict[str, Any], field: str, value: Any) -> None:
-    """Set a field to a value. None removes it. The objects that contain it are replaced by copies."""
+    """Set a field of a conflict to a value, in `document` itself. None removes the field.
+
+    The objects in `document` that contain the field are replaced by copies. The conflict stays
+    recorded until `remove_conflict` is called. A title has fields beside it, and is set with
+    `set_title` instead.
+    """
     parent = document
     *steps, name = _split_field(field)
     for step in steps:
@@ -253,7 +261,8 @@ def _candidate_as_json(value: Any, time: str | None) -> dict[str, Any]:
 def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | None:
     """Return the deleted message that a version switched to, and the one that is active instead.
 
-    None: no merge noted one, or somebody switched to another branch since.
+    The second is None if the capsule has no `currentNode` instead. The result is None if no merge
+    noted such a message, or somebody switched to another branch since.
     """
     wanted_node = metadata.get("currentWanted")
     if not isinstance(wanted_node, dict) or not isinstance(wanted_node.get("message"), str):
@@ -277,9 +286,9 @@ def version_of(message: Message) -> str | None:
 
 
 def has_original_parent(message: Message) -> bool:
-    """Return whether a merge noted the parent of the message."""
+    """Return whether a merge noted the parent of the message. Null is a parent: that of a root."""
     metadata = message.get("metadata")
-    return metadata is not None and isinstance(metadata.get(ORIGINAL_PARENT, 0), str | None)
+    return metadata is not None and isinstance(metadata.get(ORIGINAL_PARENT, ABSENT), str | None)
 
 
 def with_original_parent(message: Message, parent: str | None) -> dict[str, Any]:

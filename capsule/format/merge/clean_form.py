@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule.format import migrations
-from capsule.format.documents.creation import CURRENT, inactive_lock
+from capsule.format.documents.creation import FORMAT_VERSION, inactive_lock
 from capsule.format.fields import PARTS, Field
 from capsule.format.json import codec
 from capsule.format.json.canonical import in_order, is_in_order
@@ -87,7 +87,11 @@ def _clean_quickly(data: bytes) -> bytes | None:
             return None
     except (orjson.JSONDecodeError, TypeError):
         return None
-    if not is_clean(document, "") or document["version"] != CURRENT or not is_id(document["id"]):
+    if (
+        not is_clean(document, "")
+        or document["version"] != FORMAT_VERSION
+        or not is_id(document["id"])
+    ):
         return None
     metadata = document["metadata"]
     lock = inactive_lock()

@@ -17,11 +17,12 @@ Terms:
 
 What must stay true: a message vanishes only if one side deleted it and the other left it alone. A
 message that both sides edited is kept in both versions. A message keeps its parent, and while that
-is deleted it answers the parent's parent. So the parent does not depend on which other messages were
-deleted: that of the base counts, unless a side moved the message. What the sides contain decides,
-and not what was merged earlier. The result does not depend on the order of the sides, and an order
-not on which two of three are merged first. Contradictory orders have one result too. Linear time.
-No clock, no chance. Pure.
+is deleted it answers the parent's parent. So the parent does not depend on which other messages
+were deleted: that of the base counts, unless a side moved the message. What the sides contain
+decides, and not what was merged earlier. The result does not depend on which side is called ours.
+The order of the messages does not depend on which two of three versions are merged first. If the
+orders of the sides contradict each other, the result still has one order. Linear time. No clock, no
+chance. Pure.
 """
 
 from __future__ import annotations
@@ -198,7 +199,14 @@ class HistorySide:
         is_line: bool,
         base: HistorySide | None = None,
     ) -> None:
-        """Read a history. `conversation` is the id. `base` is None for the base itself."""
+        """Read a history, in which `with_renamed_ids` has unified the generated ids.
+
+        Args:
+            history: The messages of the version.
+            conversation: The id of the conversation.
+            is_line: Whether the conversation has a line. It is the same for all three versions.
+            base: The common ancestor, for a side. None: this is the common ancestor itself.
+        """
         self.ids: list[str] = [message["id"] for message in history]
         if len(set(self.ids)) < len(self.ids):
             history = _with_unique_ids(history, conversation)
@@ -276,6 +284,7 @@ class HistorySide:
         for id in list(self._walk_line(next_to_line, is_strict=base is not None)):
             self.parents[id] = IN_LINE
         for id, parent in base_parents.items():
+            # What the base has in the line stays in it, and what the base has next to it stays out.
             if parent is IN_LINE or self.parents[id] is IN_LINE:
                 self.parents[id] = parent
 
@@ -357,8 +366,8 @@ def _with_unique_ids(history: Sequence[Message], conversation: str) -> Sequence[
 
 # --- Ids that were made of words ---
 # A message that a person typed without an id gets one that is made of its place and its words. So
-# two clones can give one message two ids. A message of the same role, text and time is the same one,
-# unless one side has both. An id that somebody gave is never changed.
+# two clones can give one message two ids. A message of the same role, text and time is the same
+# one, unless one side has both. An id that somebody gave is never changed.
 
 
 def unify_generated_ids(
@@ -481,12 +490,15 @@ def _renamed_fields(
 class HistoryMerge:
     """The merge of two histories of a conversation. `base` is empty if there is no ancestor.
 
+    `ours` and `theirs` were read with this `base`. An object serves for one call of `merge`.
+
     Attributes:
         result_entries: The messages of the result by id, without an order.
-        parents: Their parents.
+        parents: Their parents, as in `HistorySide.parents`.
         lost_versions: By the id of the winner, its lost versions by their ids.
-        deleted_parents: The parents of messages of the result that are deleted, and are noted in
-            them.
+        parents_to_note: By the ids of messages of the result, the parents to note in them as
+            `metadata.originalParent`: a deleted parent, or the present parent of a message that is
+            next to the line and would be taken for a part of it. None: such a message is a root.
         notes: Decisions that a person may want to know, in words.
     """
 
@@ -500,7 +512,7 @@ class HistoryMerge:
         self.result_entries: dict[str, Message] = {}
         self.parents: dict[str, Parent] = {}
         self.lost_versions: dict[str, dict[str, Message]] = {}
-        self.deleted_parents: dict[str, str | None] = {}
+        self.parents_to_note: dict[str, str | None] = {}
         self.notes: list[str] = []
 
     def merge(self) -> tuple[list[dict[str, Any]], list[str]]:
@@ -699,7 +711,7 @@ class HistoryMerge:
             return parent
         is_in_base = parent in self.base.entries
         if id not in self.base.entries and (is_in_base or id in side.noted_parents):
-            self.deleted_parents[id] = parent
+            self.parents_to_note[id] = parent
         if not is_in_base:  # A person typed it, and it names nothing; or it was deleted long ago.
             return self.base.nearest_ancestor(side.parent_ids[id], self.result_entries)
         if is_new:
@@ -717,12 +729,12 @@ class HistoryMerge:
         if len(line_ids) < len(order):
             self._break_new_cycles(parent_ids)
             if line_ids:
-                line_ids.add(None)
+                line_ids.add(None)  # A root next to the line must name its parent, which is null.
             if self.base.is_line:
                 self._note_parents_next_to_line(order, parent_ids)
         self._keep_notes_of_sides()
         noted_ids = (
-            self.deleted_parents.keys() | self.ours.ids_with_note | self.theirs.ids_with_note
+            self.parents_to_note.keys() | self.ours.ids_with_note | self.theirs.ids_with_note
         )
         history = []
         previous_id: str | None = None
@@ -731,12 +743,13 @@ class HistoryMerge:
             parent = parent_ids[id]
             if id in noted_ids:
                 message = without_parent(message)
-                if id in self.deleted_parents:
-                    message = with_original_parent(message, self.deleted_parents[id])
+                if id in self.parents_to_note:
+                    message = with_original_parent(message, self.parents_to_note[id])
             # A message next to the line that answers one of the line always names its parent.
-            # Otherwise it would be taken for a part of the line.
+            # Otherwise it would be taken for a part of the line. A noted parent counts only in a
+            # message that names one.
             is_next_to_line = parent in line_ids and self.parents[id] is not IN_LINE
-            if parent != previous_id or is_next_to_line or id in self.deleted_parents:
+            if parent != previous_id or is_next_to_line or id in self.parents_to_note:
                 message = order_message({**message, "parent": parent})
             elif "parent" in message:
                 message = {name: value for name, value in message.items() if name != "parent"}
@@ -763,8 +776,8 @@ class HistoryMerge:
         for id in lost_ids:
             winner = self._winner_of(id)
             parent_ids[id] = parent_ids[winner] if winner else None
-            if winner in self.deleted_parents:
-                self.deleted_parents[id] = self.deleted_parents[winner]
+            if winner in self.parents_to_note:
+                self.parents_to_note[id] = self.parents_to_note[winner]
         return parent_ids, line_ids
 
     def _winner_of(self, id: str) -> str | None:
@@ -786,7 +799,7 @@ class HistoryMerge:
                 if parent is None or parent in side.entries or parent in self.result_entries:
                     continue
                 if id in self.result_entries and self.parents[id] is not IN_LINE:
-                    self.deleted_parents[id] = max(parent, self.deleted_parents.get(id) or "")
+                    self.parents_to_note[id] = max(parent, self.parents_to_note.get(id) or "")
 
     def _note_parents_next_to_line(
         self, order: Sequence[str], parent_ids: Mapping[str, str | None]
@@ -805,10 +818,10 @@ class HistoryMerge:
                 continue
             precedes_next = parent in passed_ids and parent not in continued_ids
             if precedes_next and not version_of(self.result_entries[id]):
-                self.deleted_parents.setdefault(id, parent)
+                self.parents_to_note.setdefault(id, parent)
 
     def _break_new_cycles(self, parent_ids: dict[str, str | None]) -> None:
-        """Make the first message of each cycle a root, if only both sides together made the cycle."""
+        """Make the first message of each cycle a root, unless the cycle is in one of the sides."""
         cycles = [set(cycle) for cycle in find_cycles(parent_ids)]
         if not cycles:
             return

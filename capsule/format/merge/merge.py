@@ -1,4 +1,5 @@
-"""Merge two versions of a capsule by meaning; docs/format.md, "Merging", has the laws and the rules.
+"""Merge two versions of a capsule by meaning; docs/format.md, "Merging", has the laws and the
+rules.
 
 The merge has three versions, as diff3 does (Khanna, Kunal, Pierce: A Formal Investigation of Diff3,
 2007): the base, which is the common ancestor, and two sides, ours and theirs. The steps of `merge`:
@@ -9,8 +10,8 @@ The merge has three versions, as diff3 does (Khanna, Kunal, Pierce: A Formal Inv
    (`capsule.format.merge.history`).
 4. Find the active branch.
 
-A conflict that no rule decides is recorded in `metadata.conflicts`, for a person. Information that a
-merged capsule could not show otherwise is annotated in it (`capsule.format.merge.annotations`).
+A conflict that no rule decides is recorded in `metadata.conflicts`, for a person. Information that
+a merged capsule could not show otherwise is annotated in it (`capsule.format.merge.annotations`).
 
 What must stay true: the difference of each side to the base decides, and never the result of an
 earlier merge. The result does not depend on the order of the sides. Pure: no clock, no chance, no
@@ -25,7 +26,7 @@ from itertools import takewhile
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
-from capsule.format.documents.creation import CURRENT
+from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.json.canonical import in_order
 from capsule.format.merge.annotations import MergeResult, deferred_switch
 from capsule.format.merge.clean_form import clean_document, is_clean
@@ -47,7 +48,8 @@ _EMPTY: Document = {"metadata": {}, "context": {}, "history": []}
 
 
 def merge(base: Document | None, ours: Document, theirs: Document, path: str = "") -> MergeResult:
-    """Merge two versions of a capsule, as `codec.decode` returns and `validation.check` accepts them.
+    """Merge two versions of a capsule, as `codec.decode` returns and `validation.check` accepts
+    them.
 
     Args:
         base: The common ancestor. None: there is none.
@@ -119,7 +121,7 @@ def _clean_version(document: Document, path: str, *shared_versions: Document) ->
 
     A message that equals one of the shared versions, as nearly all do, becomes that very object.
     """
-    if document.get("version") == CURRENT:
+    if document.get("version") == FORMAT_VERSION:
         history = _share_messages(document["history"], shared_versions)
         pairs = zip(history, document["history"], strict=True)
         # The messages of the shared versions are clean.

@@ -2,8 +2,8 @@
 
 What must stay true: the agent that a call acts for comes from the start of the server or from the
 token, never from an argument. A message is acknowledged only when its reader got the answer and
-calls again, so a call that is cancelled or cut off loses nothing. The parameters have the names that
-clients see, hence their camelCase.
+calls again, so a call that is cancelled or cut off loses nothing. The parameters have the names
+that clients see, hence their camelCase.
 """
 
 from __future__ import annotations
@@ -212,14 +212,14 @@ async def listen(
     forms = output_forms(ctx.client_capabilities)
     if ack:
         inbox.discard_unacknowledged()
-        await anyio.to_thread.run_sync(partial(inbox.messages.ack, cursor=ack))
+        await anyio.to_thread.run_sync(partial(inbox.listen_messages.ack, cursor=ack))
     id = await anyio.to_thread.run_sync(_conversation_id, store_of(ctx), channel, conversation)
     limit = 100
     is_answer_lost = True
     try:
         while True:
             wait = partial(
-                inbox.messages.await_mail,
+                inbox.listen_messages.await_mail,
                 limit=limit,
                 conversation=id,
                 topic=topic or None,

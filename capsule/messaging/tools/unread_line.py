@@ -41,7 +41,7 @@ _PAUSE_S = 2.0
 
 
 class ClientInbox:
-    """The messages that one client was shown.
+    """What one client was shown of its messages, and the state of its calls of `listen`.
 
     Args:
         store: The client's store.
@@ -51,7 +51,7 @@ class ClientInbox:
         self._store = store
         #: The newest message of each conversation that the client got or that a line counted.
         self._last_shown: dict[str, str] = {}
-        self._messages: Messages | None = None
+        self._listen_messages: Messages | None = None
 
     def unread_line(self) -> str:
         """Return the line below another answer. Empty: an earlier line reported everything that is
@@ -59,7 +59,7 @@ class ClientInbox:
 
         Cost: as `Messages.inbox`.
         """
-        inbox = messages_of(self._store).inbox()
+        inbox = shared_messages(self._store).inbox()
         newest = {item.id: item.last.id for item in inbox.conversations}
         is_reported = newest.items() <= self._last_shown.items()
         self._last_shown |= newest
@@ -68,22 +68,24 @@ class ClientInbox:
         return f"{inbox.unread} unread from {', '.join(map(word, inbox.senders))}: listen"
 
     @property
-    def messages(self) -> Messages:
-        """The messages for the client's calls of `listen`. The next call acknowledges what the last
-        one returned.
+    def listen_messages(self) -> Messages:
+        """The messages for the client's calls of `listen` alone.
+
+        The next call acknowledges what the last one returned. So this object is not the one of
+        `shared_messages`, which other calls use.
         """
-        if self._messages is None:
+        if self._listen_messages is None:
             from capsule.messaging.messages import Messages
 
-            self._messages = Messages(self._store)
-        return self._messages
+            self._listen_messages = Messages(self._store)
+        return self._listen_messages
 
     def discard_unacknowledged(self) -> None:
         """Forget what was returned and not acknowledged. The next call returns it again.
 
         It is called when an answer did not reach the client.
         """
-        self._messages = None
+        self._listen_messages = None
 
     def record_shown(self, mail: Iterable[Mail]) -> None:
         """Record that the client got messages. Those of a conversation are in its order."""
@@ -91,17 +93,22 @@ class ClientInbox:
             self._last_shown[message.conversation] = message.id
 
 
-def messages_of(store: CoreStore) -> Messages:
-    """Return the messages of a store."""
+def shared_messages(store: CoreStore) -> Messages:
+    """Return the messages of a store, the one object that all calls but `listen` use."""
     from capsule.messaging.messages import Messages
 
     return store.inner.object_of(Messages)
 
 
 def inbox_of_client(stores: ClientStores, ctx: ServerRequestContext[Any, Any]) -> ClientInbox:
-    """Return the inbox of the client of a request."""
+    """Return the inbox of the client of a request.
+
+    A room is a package beside the core of the program, such as messaging. `room_state` is where
+    each room keeps its state of a client.
+    """
     client = stores.client(ctx)
     if "messaging" not in client.room_state:
+        # Two requests may come here at once: both get the inbox that was stored first.
         client.room_state.setdefault("messaging", ClientInbox(client.store))
     inbox: ClientInbox = client.room_state["messaging"]
     return inbox
@@ -111,7 +118,9 @@ class UnreadLineMiddleware:
     """A middleware of the SDK that adds the line about unread messages to the answers of all tools
     but `listen`, also to errors. In structured answers it is the field `newMessages`.
 
-    It also opens the store of a client at its handshake, so that its agent is online from then on.
+    It also opens the store of a client early, so that its agent is online from then on: at its
+    handshake, or when it first lists the tools, as a client of the protocol of 2026 has no
+    handshake.
     """
 
     def __init__(self, stores: ClientStores) -> None:
@@ -151,7 +160,7 @@ def register_agent(store: CoreStore, name: str | None, folder: str | None, is_pr
 
 
 def set_online(store: CoreStore) -> None:
-    """Announce that the agent of a client is online."""
+    """Announce that the agent of a client is online, until `set_offline`."""
     store.inner.object_of(Agents).serve()
 
 
@@ -161,13 +170,14 @@ def set_offline(store: CoreStore) -> None:
     """
     from capsule.messaging import notices
 
-    store.release()
-    store.engine.leases.release(store.instance_id)
+    store.release()  # The locks of conversations.
+    store.engine.leases.release(store.instance_id)  # What proves that the agent is online.
     notices.update(store, str(store.agent))
 
 
 async def ring_doorbells(stores: ClientStores) -> None:
-    """Ring the doorbells of the agents of clients while they have unread messages and do not listen.
+    """Ring the doorbells of the agents of clients while they have unread messages and do not
+    listen.
 
     It runs until it is cancelled.
     """
@@ -191,14 +201,19 @@ async def ring_doorbells(stores: ClientStores) -> None:
 
 
 def _ring_due_doorbells(stores: ClientStores) -> bool:
-    """Ring each doorbell that is due. Return whether any agent with a doorbell has unread messages."""
+    """Ring each doorbell that is due. Return whether any agent with a doorbell has unread messages.
+
+    Only those count that may wake the agent: `Messages.pointer` names them in words.
+    """
     from capsule.messaging import doorbells
 
     has_unread = False
     for store in stores.agent_stores():
         agent = str(store.agent)
-        if doorbells.load_targets(store, agent).targets and messages_of(store).pointer():
+        if doorbells.load_targets(store, agent).targets and shared_messages(store).pointer():
             has_unread = True
+            # A client that waits in `listen` gets its messages without a doorbell.
             if not store.inner.object_of(Agents).get(agent).listening:
-                doorbells.ring(store, agent, messages_of(store).pointer)
+                # It calls `pointer` again if a ring is due: the agent may have read meanwhile.
+                doorbells.ring(store, agent, pointer=shared_messages(store).pointer)
     return has_unread

@@ -60,7 +60,7 @@ def change_pending_overrides(engine: Engine, change: Callable[[Overrides], Overr
     def edit(data: bytes | None) -> bytes | None:
         nonlocal new_overrides
         if data is None:
-            document = {"version": creation.CURRENT, "mcpServers": {}}
+            document = {"version": creation.FORMAT_VERSION, "mcpServers": {}}
         else:
             document = _decoded(data, _path(engine))
         old_overrides = overrides_in(document["mcpServers"])
@@ -149,7 +149,7 @@ def _decoded(data: bytes, path: str) -> dict[str, Any]:
 
 def _field_problems(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each problem, as the field and the reason, and add a missing `mcpServers`."""
-    version = document.get("version", creation.CURRENT)
+    version = document.get("version", creation.FORMAT_VERSION)
     parsed = migrations.parse_version(version)
     if parsed is None:
         yield "version", f'must be a text like "2.1", is {codec.kind_of(version)}'

@@ -9,7 +9,7 @@ import pytest
 
 from capsule.errors import NotFound
 from capsule.format import schema
-from capsule.format.documents.creation import CURRENT
+from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.json import codec
 from capsule.store.change import pending_overrides
 
@@ -28,7 +28,7 @@ def test_the_committed_schemas_are_those_of_the_models_and_of_draft_2020_12() ->
         made = schema.schema(kind, version)
         jsonschema.Draft202012Validator.check_schema(made)
         assert made["$id"] == f"urn:capsule-conversations:schema:{kind}:{version}"
-    assert schema.schema("capsule") == schema.schema("capsule", CURRENT)
+    assert schema.schema("capsule") == schema.schema("capsule", FORMAT_VERSION)
 
 
 def test_the_schema_of_overrides_accepts_what_the_store_accepts() -> None:
