@@ -94,7 +94,7 @@ def test_what_one_machine_took_in_another_one_reads_and_does_not_take_in_again(
     one.append(id, content="another needle")
     one.rename(id, "Fishes")
     assert found(one, "needle") == [(id, 0), (id, 1)]
-    monkeypatch.setattr(index.PostgresIndex, "_take_in", lambda *_: pytest.fail("it is there"))
+    monkeypatch.setattr(index.PostgresIndex, "_update", lambda *_: pytest.fail("it is there"))
     assert found(other, "needle") == [(id, 0), (id, 1)]
     assert [head.title for head in other.list().heads] == ["Fishes"]
     with Store.open(database) as third:
@@ -148,7 +148,7 @@ def test_a_large_store_is_taken_in_part_by_part_by_whoever_asks(
         one.create(messages=[{"role": "user", "content": f"needle {number}"}]).id
         for number in range(7)
     ]
-    monkeypatch.setattr(index, "_MOST", 2)
+    monkeypatch.setattr(index, "_BATCH_CONVERSATIONS", 2)
     seen: list[tuple[int, int]] = []
     one.queries.refresh(progress=lambda done, total: seen.append((done, total)))
     assert (
@@ -172,9 +172,9 @@ def test_whoever_dies_while_it_takes_in_keeps_nobody_from_it(
         id = store.create(messages=[{"role": "user", "content": "needle"}]).id
         body = (
             "from capsule.engines.postgres import index\n"
-            "real = index.PostgresIndex._put\n"
+            "real = index.PostgresIndex._index_documents\n"
             "def put(self, tables, some):\n    real(self, tables, some)\n    say(); hear()\n"
-            "index.PostgresIndex._put = put\n"
+            "index.PostgresIndex._index_documents = put\n"
             "Store.open(sys.argv[1]).list()"
         )
         stuck = child(body, database)
@@ -208,14 +208,14 @@ def test_a_question_is_answered_while_others_write_without_a_pause(
 ) -> None:
     one, other = stores
     id = one.create(type="group", messages=[{"role": "user", "content": "needle"}]).id
-    real, written = index.PostgresIndex._take_in, []
+    real, written = index.PostgresIndex._update, []
 
     def reconcile_external_edit(*args: Any) -> None:
         real(*args)
         written.append(one.append(id, content=f"needle {len(written)}").id)
         assert len(written) < 9, "it goes on as long as others write"
 
-    monkeypatch.setattr(index.PostgresIndex, "_take_in", reconcile_external_edit)
+    monkeypatch.setattr(index.PostgresIndex, "_update", reconcile_external_edit)
     cursor = other.changes().cursor
     assert found(other, "needle")[0] == (id, 0)
     heard: list[str] = []

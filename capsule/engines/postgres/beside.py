@@ -1,7 +1,7 @@
-"""Store the trash and the side files of a store in PostgreSQL.
+"""The trash of a store in a database, and the files that it has beside its documents.
 
-What must stay true: purged documents are in no row of the store. The database's own log and backups
-are the administrator's responsibility.
+What must stay true: after a purge, no row of the store has the purged content. The write-ahead log
+and the backups of the database are outside of this promise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from capsule.ids import check_file_name, check_id
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase
 
-#: What a purge leaves no dead rows of.
+#: A purge vacuums these tables, so that their dead rows are gone too.
 _TABLES = (
     "documents",
     "entries",
@@ -35,32 +35,34 @@ _TABLES = (
 
 
 class PostgresTrash:
-    """The trash of a store. `Trash` describes the methods.
+    """The trash of a store. See `Trash`, which describes the methods.
 
     Args:
         database: The database.
-        put_back: Writes a document of a kind and an id from its bytes. Raises Refused if there is
-            one.
-        index: Updates the index, so that it has no deleted texts.
+        restore_document: Writes a document, given its kind, its id and its bytes. Raises Refused if
+            one of this id exists.
+        refresh_index: Brings the index up to date, so that it has no deleted messages.
     """
 
     def __init__(
         self,
         database: PostgresDatabase,
-        put_back: Callable[[str, str, bytes], None],
-        index: Callable[[], None],
+        restore_document: Callable[[str, str, bytes], None],
+        refresh_index: Callable[[], None],
     ) -> None:
-        self._database, self._put_back, self._index = database, put_back, index
+        self._database = database
+        self._restore_document = restore_document
+        self._refresh_index = refresh_index
 
     def add(self, kind: str, id: str, data: bytes, deleted_at: str = "") -> Trashed:
         token = new_token(kind, check_id(id))
-        ((kept,),) = self._database.write(
+        ((time,),) = self._database.write(
             "INSERT INTO @trash (token, kind, id, data, at)"
             " VALUES (%s, %s, %s, %s, coalesce(nullif(%s, '')::timestamptz, clock_timestamp()))"
             " ON CONFLICT (token) DO UPDATE SET kind = excluded.kind RETURNING @stamp(at)",
             *(token, kind, id, data, deleted_at),
         )
-        return Trashed(id, kept, token, "")
+        return Trashed(id, time, token, "")
 
     def entries(self, kind: str) -> list[Trashed]:
         order = "date_trunc('milliseconds', at) DESC, num DESC"
@@ -70,7 +72,7 @@ class PostgresTrash:
         return [Trashed(id, at, token, "") for id, at, token in rows]
 
     def read(self, token: str) -> bytes:
-        row = self._database.one("SELECT data FROM @trash WHERE token = %s", token)
+        row = self._database.first_row("SELECT data FROM @trash WHERE token = %s", token)
         if row is None:
             raise not_in_trash(token)
         return bytes(row[0])
@@ -79,34 +81,34 @@ class PostgresTrash:
         self._database.write("DELETE FROM @trash WHERE token = %s", token)
 
     def restore(self, kind: str, id: str, token: str) -> None:
-        self._put_back(kind, id, self.read(token))
+        self._restore_document(kind, id, self.read(token))
         self.erase(token)
 
     def purge(self, older_than_s: float) -> list[str]:
-        """Costs a vacuum, where the role may do that."""
+        """Cost: a vacuum of all tables, if the role may do that."""
         rows = self._database.write(
             "DELETE FROM @trash WHERE at <= clock_timestamp() - %s * interval '1 second' "
             "RETURNING token",
             older_than_s,
-            what="the purge",
+            write_name="the purge",
         )
-        self._index()
+        self._refresh_index()
         for table in _TABLES:
-            with suppress(CapsuleError):  # The owner's autovacuum does it else.
+            with suppress(CapsuleError):  # Otherwise the autovacuum does it later.
                 self._database.write(f"VACUUM @{table}")
         return [token for (token,) in rows]
 
 
 class PostgresFiles:
-    """Side files in a database. `SideFiles` describes the methods."""
+    """Files beside documents, in a table. See `SideFiles`, which describes the methods."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
     def write(self, kind: str, id: str, name: str, data: bytes) -> str:
-        place = _place(kind, id, name)
+        folder, file_name = _checked_key(kind, id, name)
         self._database.write(
-            "INSERT INTO @files VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", *place, data
+            "INSERT INTO @files VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", folder, file_name, data
         )
         if self.read(kind, id, name) != data:
             raise Refused(
@@ -116,8 +118,8 @@ class PostgresFiles:
         return f"{kind}/{id}/{name}"
 
     def read(self, kind: str, id: str, name: str) -> bytes:
-        row = self._database.one(
-            "SELECT data FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name)
+        row = self._database.first_row(
+            "SELECT data FROM @files WHERE folder = %s AND name = %s", *_checked_key(kind, id, name)
         )
         if row is None:
             raise NotFound(f"there is no {kind}/{id}/{name}", id=name)
@@ -132,9 +134,10 @@ class PostgresFiles:
 
     def erase(self, kind: str, id: str, name: str) -> None:
         self._database.write(
-            "DELETE FROM @files WHERE folder = %s AND name = %s", *_place(kind, id, name)
+            "DELETE FROM @files WHERE folder = %s AND name = %s", *_checked_key(kind, id, name)
         )
 
 
-def _place(kind: str, id: str, name: str) -> tuple[str, str]:
+def _checked_key(kind: str, id: str, name: str) -> tuple[str, str]:
+    """Return folder and name of a file. Raises InvalidInput if the id or the name is not allowed."""
     return SIDE_FILE_FOLDERS[kind].format(check_id(id)), check_file_name(name)

@@ -1,14 +1,19 @@
-"""Keep the connections to a database, and run one statement at a time on them.
+"""Runs statements on a database: keeps the connections, tries again, and translates the errors.
 
-A statement is a transaction of its own, so nothing is locked while Python works. When a connection
-is lost, the statement is run again: reading changes nothing, and each function that writes gets an
-id by which it recognizes a write that was already done. An error says whether the write was done.
+Each statement takes an idle connection, or opens one, and gives it back. If the connection is lost,
+or the server is busy or starting, the statement is repeated for up to 20 s, with growing pauses. The
+first connection of a process is retried only if the server is starting, so that a command reports
+the reason of the database at once.
 
-What must stay true: nothing depends on a session, so that a pooler in transaction mode can be in
-between. Behind a pooler, no statements are prepared.
+psycopg_pool is not used: it connects in threads, so a failed command would have to wait for its
+timeout, and a forked child could not start over.
 
-The module has few connections without a thread, and does not use psycopg_pool: a command gets its
-result or the database's error after one connection, and a forked child starts again.
+What must stay true:
+- Each statement is a transaction of its own, so no lock is held while Python code runs.
+- Repeating is safe: a query changes nothing, and a function that writes recognizes by an id what it
+  wrote before. The error of a write tells whether the write is stored.
+- No state of a session is used, so the server can be behind a pooler in transaction mode. Behind a
+  pooler, no statements are prepared.
 """
 
 from __future__ import annotations
@@ -36,12 +41,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
-#: Connections of one process; further threads wait.
-_MOST = 16
-#: For so long a statement is tried again, in seconds; and the pauses in between.
-_PATIENCE_S, _FIRST_S, _LONGEST_S = 20.0, 0.02, 1.0
-#: Of the connection, where the address says nothing else: a database that is gone without a word is
-#: noticed.
+#: The number of connections of one process. Further threads wait.
+_MAX_CONNECTIONS = 16
+#: How long a statement is repeated, in seconds.
+_PATIENCE_S = 20.0
+#: The first pause between two tries, and the longest, in seconds. A pause is twice the one before.
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 1.0
+#: Parameters of a connection that the address does not set. With them, a connection to a server that
+#: vanished is closed after some seconds.
 _DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -50,27 +58,31 @@ _DEFAULTS = {
     "tcp_user_timeout": "20000",
     "application_name": "capsule",
 }
-#: What may be otherwise the next time: a server that starts or stops, one that became a standby, a
-#: deadlock.
-_PASSING = ("08", "57P", "25006", "40001", "40P01", "53300")
-#: A wait for a standby was cancelled: the server says "done" all the same.
-_NOT_KNOWN = "01000"
-#: A table, the schema, a function or a column is not there.
+#: Beginnings of the codes of transient errors: a lost connection, a server that starts or stops, a
+#: server that became a standby, a deadlock, too many connections.
+_TRANSIENT = ("08", "57P", "25006", "40001", "40P01", "53300")
+#: The code of the notice that the wait for a standby was cancelled. The statement succeeds all the
+#: same, but a failover can lose it.
+_STANDBY_WAIT_CANCELLED = "01000"
+#: Codes for a missing table, schema, function or column.
 _MISSING = ("42P01", "3F000", "42883", "42703")
-#: After so many times a statement is prepared; and the errors where another session has, or had,
-#: the prepared one.
-_PREPARED, _UNPREPARED = 5, ("26000", "42P05")
+#: A statement is prepared when it has run this often on a connection.
+_PREPARE_THRESHOLD = 5
+#: Codes for a prepared statement that the session lacks, or has already: a pooler has given the
+#: connection to another session.
+_PREPARED_ELSEWHERE = ("26000", "42P05")
 
 
 class PostgresDatabase:
     """The database of one store. Several threads may use it.
 
     Args:
-        address: The address.
+        address: Its address.
 
     Attributes:
-        address: The address.
-        ensure_version: Raises Refused if the schema has another version. See `schema.meta`.
+        address: Its address.
+        ensure_version: Called if a table is missing. Raises Refused if the schema has another
+            version by now. `schema.meta` sets it.
     """
 
     def __init__(self, address: Address) -> None:
@@ -86,62 +98,66 @@ class PostgresDatabase:
         self.address = address
         self.ensure_version: Callable[[], None] = lambda: None
         self._prefix = f'"{address.schema}".'
-        self._texts: dict[str, str] = {}
-        self._begin()
-        call_in_child(self, PostgresDatabase._begin)
+        self._statements: dict[str, str] = {}
+        self._reset_after_fork()
+        call_in_child(self, PostgresDatabase._reset_after_fork)
 
-    def _begin(self) -> None:
-        """Begin without connections: those of a parent process are its own."""
-        _parents.append(getattr(self, "_idle", []))
+    def _reset_after_fork(self) -> None:
+        """Begin without connections: those of a parent process belong to it."""
+        _connections_of_parents.append(getattr(self, "_idle", []))
         self._idle: list[psycopg.Connection[Any]] = []
-        self._free = threading.BoundedSemaphore(_MOST)
-        #: Whether there ever was a connection: until then the first error is the answer.
-        self._was_there = False
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        #: Whether there ever was a connection. Before the first one, errors are not retried.
+        self._has_connected = False
         self._prepares = True
         self._patience_s = _PATIENCE_S
 
-    def text(self, statement: str) -> str:
-        """A statement in which `@` stands for the schema."""
-        text = self._texts.get(statement)
+    def with_schema(self, statement: str) -> str:
+        """Return a statement with the name of the schema for each `@`."""
+        text = self._statements.get(statement)
         if text is None:
-            text = self._texts[statement] = statement.replace("@", self._prefix)
+            text = statement.replace("@", self._prefix)
+            self._statements[statement] = text
         return text
 
     # -- Connections -------------------------------------------------------------------------------
 
     def connect(self) -> psycopg.Connection[Any]:
-        """A new connection, which nobody else uses. Raises psycopg.OperationalError."""
+        """Return a new connection for the caller alone. Raises psycopg.OperationalError."""
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
         try:
-            given = conninfo_to_dict(self.address.conninfo)
+            parameters = conninfo_to_dict(self.address.conninfo)
         except self._psycopg.ProgrammingError as error:
             reason = self.address.without_password(str(error)).strip()
             raise InvalidInput(
                 f"{self.address} is not an address of a database: {reason}"
             ) from None
-        info = make_conninfo(
-            self.address.conninfo, **{key: v for key, v in _DEFAULTS.items() if key not in given}
-        )
+        defaults = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
+        info = make_conninfo(self.address.conninfo, **defaults)
         connection = self._psycopg.connect(info, autocommit=True, prepare_threshold=None)
-        # Behind a pooler, which says another number, a session may have another client's statement
-        # of the same name.
-        own = (connection.info.backend_pid,)
-        if self._prepares and connection.execute("SELECT pg_backend_pid()").fetchone() == own:
-            connection.prepare_threshold = _PREPARED
-        connection.add_notice_handler(lambda notice: _noticed.append(notice.sqlstate or ""))
+        # A pooler reports a process id of its own. Behind one, a session may have a prepared
+        # statement of the same name from another client.
+        reported_pid = (connection.info.backend_pid,)
+        if (
+            self._prepares
+            and connection.execute("SELECT pg_backend_pid()").fetchone() == reported_pid
+        ):
+            connection.prepare_threshold = _PREPARE_THRESHOLD
+        connection.add_notice_handler(lambda notice: _notices.append(notice.sqlstate or ""))
         return connection
 
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """Lend an idle or a new connection. After a lost one, close all idle ones."""
         with self._free:
             connection = self._idle.pop() if self._idle else self.connect()
             try:
                 yield connection
             except self._psycopg.Error as error:
-                if connection.closed or connection.broken or _is_passing(error):
+                if connection.closed or connection.broken or _is_transient(error):
                     connection.close()
-                    self.close()  # The others are of the same server.
+                    self.close()  # The others go to the same server.
                 else:
                     self._idle.append(connection)
                 raise
@@ -151,7 +167,7 @@ class PostgresDatabase:
             self._idle.append(connection)
 
     @contextmanager
-    def hurried(self) -> Iterator[None]:
+    def without_retries(self) -> Iterator[None]:
         """Try each statement once while the body runs."""
         self._patience_s = 0.0
         try:
@@ -160,18 +176,18 @@ class PostgresDatabase:
             self._patience_s = _PATIENCE_S
 
     def close(self) -> None:
-        """Close the connections. Whoever uses the database later opens them anew."""
+        """Close the idle connections. A later use of the database opens new ones."""
         while self._idle:
             with suppress(self._psycopg.Error, IndexError):
                 self._idle.pop().close()
 
     @contextmanager
     def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        """A connection in a transaction, which is committed at the end of the body, or rolled back
-        at an error.
+        """Lend a connection in a transaction. It is committed after the body, or rolled back at an
+        error.
 
         Args:
-            begin: What begins it.
+            begin: The statements that begin the transaction.
         """
         with self._connection() as connection:
             connection.execute(begin)
@@ -183,36 +199,38 @@ class PostgresDatabase:
                 raise
             connection.execute("COMMIT")
 
-    def trying(self, act: Callable[[], T]) -> T:
-        """What `act` gives, which is done again where a connection is lost. Raises StorageFailed,
-        Refused, NotFound.
+    def retry(self, operation: Callable[[], T]) -> T:
+        """Return the result of `operation`, which is repeated if a connection is lost.
+
+        Raises StorageFailed, Refused, NotFound.
         """
-        deadline, pause_s = time.monotonic() + self._patience_s, _FIRST_S
+        deadline = time.monotonic() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return act()
+                return operation()
             except UnicodeEncodeError as error:
-                raise self.error(error) from None
+                raise self.translated_error(error) from None
             except self._psycopg.Error as error:
-                if error.sqlstate in _UNPREPARED and self._prepares:
+                if error.sqlstate in _PREPARED_ELSEWHERE and self._prepares:
                     self._prepares = False
                     self.close()
                     continue
-                if not _is_passing(error):
-                    raise self.error(error) from None
+                if not _is_transient(error):
+                    raise self.translated_error(error) from None
                 if time.monotonic() > deadline:
-                    raise self.failed(error) from None
+                    raise self.unreachable(error) from None
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_S)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     # -- Statements --------------------------------------------------------------------------------
 
     def read(self, statement: str, *values: Any) -> Rows:
-        """The rows of a query. Raises StorageFailed, Refused. Cost: one round trip."""
+        """Return the rows of a query. Raises StorageFailed, Refused. Cost: one round trip."""
         return self._run(statement, values, "")
 
-    def one(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
-        """The first row of a query; None: there is none."""
+    def first_row(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
+        """Return the first row of a query, or None."""
         return next(iter(self.read(statement, *values)), None)
 
     def write(
@@ -220,70 +238,76 @@ class PostgresDatabase:
         statement: str,
         *values: Any,
         named: dict[str, Any] | None = None,
-        what: str = "the write",
+        write_name: str = "the write",
     ) -> Rows:
-        """The rows that a statement gives which may be done twice.
+        """Run a statement that writes, and return its rows.
 
         Args:
-            statement: It knows by an id that it was done before, or changes nothing the second
-                time.
+            statement: The statement, which may be run twice: it recognizes by an id that it was run
+                before, or changes nothing the second time.
             values: Its values.
-            named: Its values by name, in place of `values`; `again` among them says that it was
-                tried before.
-            what: What it is in an error.
+            named: Its values by name, instead of `values`. If they have `again`, it becomes true
+                when the statement is repeated.
+            write_name: The name of the write in an error.
 
-        Raises StorageFailed, which says whether it is there; Refused.
+        Raises StorageFailed, whose message tells whether the write is stored, and Refused.
         """
-        return self._run(statement, values if named is None else named, what)
+        return self._run(statement, values if named is None else named, write_name)
 
-    def _run(self, statement: str, values: Any, what: str) -> Rows:
-        text, deadline, pause_s = (
-            self.text(statement),
-            time.monotonic() + self._patience_s,
-            _FIRST_S,
-        )
+    def _run(self, statement: str, values: Any, write_name: str) -> Rows:
+        """Run a statement, and repeat it while it fails for a reason that may pass.
+
+        `write_name` is the name of the write in errors, and empty for a query.
+        """
+        text = self.with_schema(statement)
+        deadline = time.monotonic() + self._patience_s
+        pause_s = _FIRST_PAUSE_S
         is_sent = False
         while True:
             try:
                 with self._connection() as connection:
-                    is_sent = self._was_there = True
-                    _noticed.clear()
+                    is_sent = True
+                    self._has_connected = True
+                    _notices.clear()
                     cursor = connection.execute(text, values or None, binary=True)
-                    rows = (
-                        [] if cursor.rownumber is None else cursor.fetchall()
-                    )  # `description` makes objects.
-                if what and _NOT_KNOWN in _noticed:
-                    raise self.failed(
-                        None, f"the wait for the standby was cancelled; {_whether(what, True)}"
+                    # `rownumber` is None without a result. `description` would create objects.
+                    rows = [] if cursor.rownumber is None else cursor.fetchall()
+                if write_name and _STANDBY_WAIT_CANCELLED in _notices:
+                    outcome = _write_outcome(write_name, is_sent=True)
+                    raise self.unreachable(
+                        None, f"the wait for the standby was cancelled; {outcome}"
                     )
                 return rows
             except UnicodeEncodeError as error:
-                raise self.error(error) from None
+                raise self.translated_error(error) from None
             except self._psycopg.Error as error:
-                if error.sqlstate in _UNPREPARED and self._prepares:  # It was not done.
+                # In this case the server has not run the statement.
+                if error.sqlstate in _PREPARED_ELSEWHERE and self._prepares:
                     self._prepares = False
                     self.close()
                     continue
-                if not _is_passing(error):
-                    raise self.error(error) from None
+                if not _is_transient(error):
+                    raise self.translated_error(error) from None
                 is_starting = "the database system is" in str(error)
-                if time.monotonic() > deadline or not (self._was_there or is_starting):
-                    raise self.failed(error, _whether(what, is_sent)) from None
+                is_retried = self._has_connected or is_starting
+                if time.monotonic() > deadline or not is_retried:
+                    outcome = _write_outcome(write_name, is_sent=is_sent)
+                    raise self.unreachable(error, outcome) from None
             if is_sent and isinstance(values, dict) and "again" in values:
                 values = values | {"again": True}
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_S)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def failed(self, error: Exception | None, more: str = "") -> StorageFailed:
-        """The error that the database can't be reached or did not do it."""
-        reason = (
-            "" if error is None else self.address.without_password(" ".join(str(error).split()))
-        )
-        words = "; ".join(each for each in (reason, more) if each)
-        return StorageFailed(f"{self.address}: {words}", path=str(self.address), errno=None)
+    def unreachable(self, error: Exception | None, outcome: str = "") -> StorageFailed:
+        """Return the error for a database that can't be reached, or did not run a statement."""
+        reason = ""
+        if error is not None:
+            reason = self.address.without_password(" ".join(str(error).split()))
+        explanation = "; ".join(text for text in (reason, outcome) if text)
+        return StorageFailed(f"{self.address}: {explanation}", path=str(self.address), errno=None)
 
-    def error(self, error: Exception) -> CapsuleError:
-        """The error for what the database will not do however often it is asked."""
+    def translated_error(self, error: Exception) -> CapsuleError:
+        """Return the error for a statement that fails each time it is run."""
         state = getattr(error, "sqlstate", None) or ""
         if not state and isinstance(error, (self._psycopg.DataError, UnicodeEncodeError)):
             return InvalidInput("a NUL, or half a character (a lone surrogate), cannot be stored")
@@ -291,24 +315,25 @@ class PostgresDatabase:
         if state == "42501" or state.startswith("28"):
             return Refused(f"{self.address}: {reason}", path=str(self.address))
         if state == "55P03":
-            who = "another process"
+            holder = "another process"
             return StoreBusy(
-                f"{self.address}: {who} takes too long to bring the index up to date",
+                f"{self.address}: {holder} takes too long to bring the index up to date",
                 id="",
-                holder=who,
+                holder=holder,
             )
         if state in _MISSING:
-            self.ensure_version()  # Another process may have brought it to another one.
-            words = "there is no store, or one of another version"
+            self.ensure_version()  # Another process may have migrated the schema.
+            explanation = "there is no store, or one of another version"
             remedy = Remedy("init", str(self.address))
             return NotFound(
-                f"{self.address}: {words} ({reason})", remedy=remedy, id=str(self.address)
+                f"{self.address}: {explanation} ({reason})", remedy=remedy, id=str(self.address)
             )
         return StorageFailed(f"{self.address}: {reason}", path=str(self.address), errno=None)
 
 
-#: The notices of the statement that this thread runs.
 class _ThreadNotices(threading.local):
+    """The codes of the notices of the statement that this thread runs."""
+
     def __init__(self) -> None:
         self._states: list[str] = []
 
@@ -322,25 +347,23 @@ class _ThreadNotices(threading.local):
         return state in self._states
 
 
-_noticed = _ThreadNotices()
-#: Connections of a parent process: closing them would end its sessions.
-_parents: list[list[Any]] = []
+_notices = _ThreadNotices()
+#: Connections of a parent process. They are kept here, as their finalizers would end its sessions.
+_connections_of_parents: list[list[Any]] = []
 
 
-def _is_passing(error: psycopg.Error) -> bool:
+def _is_transient(error: psycopg.Error) -> bool:
     import psycopg
 
     if error.sqlstate:
-        return error.sqlstate.startswith(_PASSING)
+        return error.sqlstate.startswith(_TRANSIENT)
     return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 
 
-def _whether(what: str, is_sent: bool) -> str:
-    """Whether a write is there, after which nothing was heard; empty: it was none."""
-    if not what:
+def _write_outcome(write_name: str, *, is_sent: bool) -> str:
+    """Describe whether a write without an answer is stored. Empty for a query."""
+    if not write_name:
         return ""
-    return (
-        f"it is unknown whether {what} is stored: check before you repeat it"
-        if is_sent
-        else f"{what} is not stored"
-    )
+    if is_sent:
+        return f"it is unknown whether {write_name} is stored: check before you repeat it"
+    return f"{write_name} is not stored"

@@ -1,10 +1,13 @@
-"""Implement the engine of a store in PostgreSQL, which many machines can open.
+"""The engine of a store in PostgreSQL, which any number of machines can open.
 
-A write is one call of a function in the database (`writing.py`). Reads ask the database. The engine
-caches states of documents only as a first guess for writes, which the database then checks.
+It puts the parts together: documents (`transaction`, `writing`), leases, trash, files beside
+documents, the feed of changes, and the index. A document is read with one statement. A write goes
+through a transaction, which begins with the state that this process saw last, so that a plain append
+costs one round trip.
 
-What must stay true: every later call of every machine sees what a call acknowledged. No result is
-based on the cache alone. Local documents never get into the database.
+What must stay true: every later call of every machine sees what a call acknowledged. Nothing is
+answered from a cached state that the database has not confirmed. Documents that belong to this
+machine alone never reach the database.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ _WHOLE = (
     "SELECT body FROM @entries WHERE doc = d.num ORDER BY place) FROM @documents AS d WHERE kind "
     "= %s AND id = %s"
 )
-#: Documents whose rows do not agree with those of their entries, and entries without a document.
+#: Documents whose row does not match their entries, and entries without a document.
 _FLAWS = (
     "SELECT d.kind, coalesce(d.id, e.doc::text), d.entries, coalesce(e.count, 0), "
     "coalesce(e.last, -1),"
@@ -77,18 +80,18 @@ _FLAWS = (
     " OR coalesce(e.last, -1) <> d.entries - 1 OR coalesce(e.bytes, 0) <> d.inner_bytes ORDER BY "
     "1, 2"
 )
-#: Documents of which this process remembers what it saw last.
-_MOST = 1024
+#: The number of documents whose last state this process caches.
+_MAX_CACHED_STATES = 1024
 
 
 class PostgresEngine:
-    """The documents of one store in a database. `Engine` describes the methods.
+    """The documents of one store in a database. See `Engine`, which describes the methods.
 
     Several threads may use it.
 
     Args:
-        database: The database, whose schema was checked.
-        local: The local documents of this machine.
+        database: The database. The caller has checked its schema.
+        local: The documents of this machine.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
 
@@ -102,92 +105,101 @@ class PostgresEngine:
         self.feed = Feed(database)
         self.leases = PostgresLeases(database)
         self.files = PostgresFiles(database)
-        self.trash = PostgresTrash(database, self._put_back, lambda: self.index.refresh())
-        self._writing = DocumentWriter(database, self.feed.ring)
-        self._begin()
-        call_in_child(self, PostgresEngine._begin)
+        self.trash = PostgresTrash(database, self._restore, lambda: self.index.refresh())
+        self._writer = DocumentWriter(database, self.feed.notify_soon)
+        self._reset_after_fork()
+        call_in_child(self, PostgresEngine._reset_after_fork)
 
-    def _begin(self) -> None:
-        self._guard = threading.RLock()
+    def _reset_after_fork(self) -> None:
+        self._thread_lock = threading.RLock()
         self._locks: weakref.WeakValueDictionary[tuple[str, str], Any] = (
             weakref.WeakValueDictionary()
         )
-        self._seen: OrderedDict[tuple[str, str], RowState] = OrderedDict()
+        self._cached_states: OrderedDict[tuple[str, str], RowState] = OrderedDict()
         self._index: PostgresIndex | None = None
 
     # -- One document ------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self, kind: str, id: str) -> Iterator[PostgresTransaction]:
-        """Costs a round trip unless this process saw the document before."""
-        place = kind, check_id(id)
-        with self._guard:
-            lock = self._locks.get(place) or self._locks.setdefault(place, _WeakLock())
+        """Cost: a round trip, unless this process has a cached state of the document."""
+        key = kind, check_id(id)
+        with self._thread_lock:
+            lock = self._locks.get(key) or self._locks.setdefault(key, _WeakLock())
         if not lock.acquire(timeout=self._timeout_s):
             holder = "another thread of this process"
-            why = (
+            reason = (
                 f"{self.name(kind, id)} has been held by {holder} for more than "
                 f"{self._timeout_s:g} s"
             )
-            raise StoreBusy(why, id=id, holder=holder)
+            raise StoreBusy(reason, id=id, holder=holder)
         try:
-            guess = self._seen.get(place)
+            cached_state = self._cached_states.get(key)
+            state = cached_state or self._load_state(kind, id)
             transaction = PostgresTransaction(
-                self, kind, id, guess or self._state(kind, id), is_sure=guess is None
+                self, kind, id, state, is_verified=cached_state is None
             )
             try:
                 yield transaction
-                transaction.ensure_sure()
+                transaction.ensure_unchanged()
             except (ConcurrentWrite, StorageFailed):
-                self._forget(place)
+                self._forget_state(key)
                 raise
             except CapsuleError:
-                self._forget(place)
-                transaction.ensure_sure()  # Else it may have been refused on what was so once.
+                self._forget_state(key)
+                # The refusal may be based on an outdated state: then ConcurrentWrite replaces it.
+                transaction.ensure_unchanged()
                 raise
         finally:
             lock.release()
 
-    def _state(self, kind: str, id: str) -> RowState:
-        row = self.database.one(_STATE, kind, id)
+    def _load_state(self, kind: str, id: str) -> RowState:
+        row = self.database.first_row(_STATE, kind, id)
         if row is None:
             raise not_found(kind, id)
         version, tag, era, entries, size, updated_at, newest, time, ends_active, head = row
         fields = layout.head_of(head, updated_at, self.name(kind, id)) if head else {}
-        parsed = ParsedHead(layout.tag_of(tag), fields)
-        return self._noted(
-            kind,
-            id,
-            RowState(
-                version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed
-            ),
+        state = RowState(
+            version=version,
+            tag=tag,
+            era=era,
+            entries=entries,
+            size=size,
+            updated_at=updated_at,
+            newest=newest,
+            time=time,
+            ends_active=ends_active,
+            head=ParsedHead(layout.tag_of(tag), fields),
         )
+        return self._remember_state(kind, id, state)
 
-    def _noted(self, kind: str, id: str, state: RowState) -> RowState:
-        with self._guard:
-            self._seen[kind, id] = state
-            self._seen.move_to_end((kind, id))
-            while len(self._seen) > _MOST:
-                self._seen.popitem(last=False)
+    def _remember_state(self, kind: str, id: str, state: RowState) -> RowState:
+        with self._thread_lock:
+            self._cached_states[kind, id] = state
+            self._cached_states.move_to_end((kind, id))
+            while len(self._cached_states) > _MAX_CACHED_STATES:
+                self._cached_states.popitem(last=False)
         return state
 
-    def _forget(self, place: tuple[str, str]) -> None:
-        with self._guard:
-            self._seen.pop(place, None)
+    def _forget_state(self, key: tuple[str, str]) -> None:
+        with self._thread_lock:
+            self._cached_states.pop(key, None)
 
-    def save(self, save: DocumentWrite, read_set: ReadSet, events: Events, **more: Any) -> RowState:
-        """As `DocumentWriter.save`, and remember what is there then."""
-        state = self._writing.save(save, read_set, events, **more)
-        if not state.version:  # It was written by a try whose answer was lost.
-            self._forget((save["kind"], save["id"]))
+    def save(
+        self, save: DocumentWrite, read_set: ReadSet, events: Events, **options: Any
+    ) -> RowState:
+        """Call `DocumentWriter.save`, and cache the new state."""
+        state = self._writer.save(save, read_set, events, **options)
+        if not state.version:  # An earlier try wrote it, and its answer was lost.
+            self._forget_state((save["kind"], save["id"]))
             return state
-        return self._noted(save["kind"], save["id"], state)
+        return self._remember_state(save["kind"], save["id"], state)
 
     def remove(self, kind: str, id: str, version: int, data: bytes, read_set: ReadSet) -> Trashed:
-        """As `DocumentWriter.remove`, and forget it."""
-        self._forget((kind, id))
+        """Call `DocumentWriter.remove`, and drop the cached state."""
+        self._forget_state((kind, id))
         event = "deleted" if kind == CONVERSATIONS else ""
-        return self._writing.remove(kind, id, version, data, event, read_set)
+        return self._writer.remove(kind, id, version, data, event, read_set)
 
     def create(
         self,
@@ -202,18 +214,20 @@ class PostgresEngine:
         return state.size
 
     def _create(self, kind: str, document: Document, read_set: ReadSet, event: str) -> RowState:
-        new, history = layout.pieces(document), document["history"]
+        """Write a new document with entries. `event` is the kind of the change in the feed."""
+        parts = layout.split_document(document)
+        ids = [str(entry.get("id", "")) for entry in document["history"]]
         save: DocumentWrite = {
             "kind": kind,
             "id": check_id(document["id"]),
             "tag": 0,
-            "messages": [message_key(str(entry.get("id", ""))) for entry in history],
-            "bodies": new.bodies,
+            "messages": [message_key(id) for id in ids],
+            "bodies": parts.bodies,
             "stamp": str(document.get("updatedAt", "")),
-            "head": new.head,
-            "rest": new.rest,
+            "head": parts.head,
+            "rest": parts.rest,
         }
-        return self.save(save, read_set, told.created(kind, document, event))
+        return self.save(save, read_set, told.creation_events(kind, document, event))
 
     def put(
         self,
@@ -233,12 +247,13 @@ class PostgresEngine:
                 "version": number,
                 "exact": True,
             }
-            saved = self._writing.save(save, read_set or {}, data=data)
+            saved = self._writer.save(save, read_set or {}, data=data)
         finally:
-            self._forget((kind, id))
+            self._forget_state((kind, id))
         return PostgresVersion(data, saved.version)
 
-    def _put_back(self, kind: str, id: str, data: bytes) -> None:
+    def _restore(self, kind: str, id: str, data: bytes) -> None:
+        """Write a document of the trash again. Raises Refused if there is one with this id."""
         document = codec.decode(data, self.name(kind, id))
         try:
             if kind in WITH_ENTRIES:
@@ -251,20 +266,21 @@ class PostgresEngine:
             ) from None
 
     def delete(self, kind: str, id: str) -> Trashed:
-        def act() -> Trashed:
-            found = self.whole(kind, check_id(id))
-            if found is None:
+        def delete_this_version() -> Trashed:
+            stored = self.read_version(kind, check_id(id))
+            if stored is None:
                 raise not_found(kind, id)
-            return self.remove(kind, id, found[0], found[1], {})
+            version, data, _ = stored
+            return self.remove(kind, id, version, data, {})
 
-        return retry(act, self.name(kind, id), id)
+        return retry(delete_this_version, self.name(kind, id), id)
 
     def exists(self, kind: str, id: str) -> bool:
-        return self.number(kind, id) != 0
+        return self.version_number(kind, id) != 0
 
-    def number(self, kind: str, id: str) -> int:
-        """The number of the present version of a document; 0: there is none."""
-        row = self.database.one(
+    def version_number(self, kind: str, id: str) -> int:
+        """Return the number of the present version of a document, or 0 if it does not exist."""
+        row = self.database.first_row(
             "SELECT version FROM @documents WHERE kind = %s AND id = %s", kind, id
         )
         return row[0] if row else 0
@@ -272,71 +288,67 @@ class PostgresEngine:
     def version(
         self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
-        """Costs a round trip, in which the document comes only if it is another one."""
+        """Cost: a round trip. The document is transferred only if `cached` is another version."""
         statement = (
             "SELECT version, CASE WHEN version <> %s THEN data END FROM @documents WHERE "
             "kind = %s AND id = %s"
         )
-        row = self.database.one(statement, number_of(cached), kind, id)
+        row = self.database.first_row(statement, number_of(cached), kind, id)
         if row is None:
             return None
         return cached if row[0] == number_of(cached) else PostgresVersion(row[1], row[0])
 
     def ids(self, kind: str) -> list[str]:
-        return [
-            id
-            for (id,) in self.database.read(
-                "SELECT id FROM @documents WHERE kind = %s ORDER BY id", kind
-            )
-        ]
+        rows = self.database.read("SELECT id FROM @documents WHERE kind = %s ORDER BY id", kind)
+        return [id for (id,) in rows]
 
     def name(self, kind: str, id: str) -> str:
         return f"{kind}/{id}.json"
 
-    def whole(self, kind: str, id: str) -> tuple[int, bytes, list[str]] | None:
-        """A document as it is: the number of its version, its bytes, and its entries; None: there
-        is none.
+    def read_version(self, kind: str, id: str) -> tuple[int, bytes, list[str]] | None:
+        """Return the number of a document's version, its bytes, and its entries as text.
+
+        Returns None if the document does not exist.
         """
-        row = self.database.one(_WHOLE, kind, id)
+        row = self.database.first_row(_WHOLE, kind, id)
         if row is None:
             return None
         version, head, rest, updated_at, data, bodies = row
-        return (
-            version,
-            layout.joined(head, rest, updated_at, bodies) if data is None else data,
-            bodies,
-        )
+        if data is None:
+            data = layout.join_document(head, rest, updated_at, bodies)
+        return version, data, bodies
 
     def read(self, kind: str, id: str) -> bytes:
-        found = self.whole(kind, check_id(id))
-        if found is None:
+        stored = self.read_version(kind, check_id(id))
+        if stored is None:
             raise not_found(kind, id)
-        return found[1]
+        _, data, _ = stored
+        return data
 
     def document(self, kind: str, id: str) -> Document:
         return codec.decode(self.read(kind, id), self.name(kind, id))
 
     def follow(self, kind: str, id: str, since: Place | None = None) -> EntriesSince:
-        """Costs a round trip, in which only what is new comes."""
-        era, count = since or (-1, 0)
-        row = self.database.one(
+        """Cost: a round trip. Only the new entries are transferred."""
+        known_era, count = since or (-1, 0)
+        row = self.database.first_row(
             "SELECT era, entries, ARRAY(SELECT body FROM @entries WHERE doc = d.num"
             " AND place >= CASE WHEN d.era = %s THEN %s ELSE 0 END ORDER BY place)"
             " FROM @documents AS d WHERE kind = %s AND id = %s",
-            era,
+            known_era,
             count,
             kind,
             check_id(id),
         )
         if row is None:
             raise not_found(kind, id)
-        return EntriesSince(
-            (row[0], row[1]), layout.entries_in(row[2], self.name(kind, id)), row[0] != era
-        )
+        era, total, bodies = row
+        entries = layout.entries_in(bodies, self.name(kind, id))
+        return EntriesSince((era, total), entries, is_complete=era != known_era)
 
     def entry(self, kind: str, id: str, message: str) -> tuple[int, Document] | None:
-        """The place of an entry, and the entry; None: there is none of this id."""
-        row = self.database.one(
+        """Return the position of the entry with an id, and the entry. None: it has no such entry."""
+        row = self.database.first_row(
             "SELECT place, body FROM @entries WHERE message = %s::bytea"
             " AND doc = (SELECT num FROM @documents WHERE kind = %s AND id = %s) ORDER BY place "
             "LIMIT 1",
@@ -344,16 +356,17 @@ class PostgresEngine:
             kind,
             id,
         )
-        return (
-            None if row is None else (row[0], layout.entries_in([row[1]], self.name(kind, id))[0])
-        )
+        if row is None:
+            return None
+        position, body = row
+        return position, layout.entries_in([body], self.name(kind, id))[0]
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
         return parse(self.read(CONVERSATIONS, id), True)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
-        """Costs a round trip, in which only these entries come."""
-        row = self.database.one(
+        """Cost: a round trip. Only these entries are transferred."""
+        row = self.database.first_row(
             "SELECT entries, tag, ARRAY(SELECT body FROM @entries WHERE doc = d.num AND place >= "
             "d.entries - %s"
             " ORDER BY place) FROM @documents AS d WHERE kind = %s AND id = %s",
@@ -363,23 +376,26 @@ class PostgresEngine:
         )
         if row is None:
             raise not_found(CONVERSATIONS, id)
-        return b"[\n" + ",\n".join(row[2]).encode() + b"]", row[0], layout.tag_of(row[1])
+        entries, tag, bodies = row
+        return b"[\n" + ",\n".join(bodies).encode() + b"]", entries, layout.tag_of(tag)
 
     def head(self, id: str) -> tuple[Document, int]:
         statement = (
             "SELECT head, updated_at, @size(d) FROM @documents AS d WHERE kind = %s AND id = %s"
         )
-        row = self.database.one(statement, CONVERSATIONS, check_id(id))
+        row = self.database.first_row(statement, CONVERSATIONS, check_id(id))
         if row is None:
             raise not_found(CONVERSATIONS, id)
-        return layout.head_of(row[0], row[1], self.name(CONVERSATIONS, id)), row[2]
+        head, updated_at, size = row
+        return layout.head_of(head, updated_at, self.name(CONVERSATIONS, id)), size
 
     def external_edits(self, purpose: str = "this") -> NoReturn:
-        why = f"{purpose} needs a store that keeps files; this one keeps none"
-        raise Refused(why, remedy=Remedy("copy", str(self.database.address)), path="")
+        reason = f"{purpose} needs a store that keeps files; this one keeps none"
+        raise Refused(reason, remedy=Remedy("copy", str(self.database.address)), path="")
 
     def flaws(self) -> Iterator[tuple[str, str, str]]:
-        for kind, id, entries, count, last, bytes, said in self.database.read(_FLAWS):
+        for row in self.database.read(_FLAWS):
+            kind, id, entries, count, last, bytes, recorded_bytes = row
             if kind is None:
                 yield "", "", f"{count} entries of document {id} exist, but the document does not"
             elif (count, last) != (entries, entries - 1):
@@ -389,7 +405,7 @@ class PostgresEngine:
                     f"it has {count} entries up to position {last}, but its row says {entries}",
                 )
             else:
-                yield kind, id, f"its entries take {bytes} bytes, but its row says {said}"
+                yield kind, id, f"its entries take {bytes} bytes, but its row says {recorded_bytes}"
 
     def durability(self) -> str:
         return schema.durability(self.database)
@@ -397,9 +413,7 @@ class PostgresEngine:
     # -- All conversations -------------------------------------------------------------------------
 
     def queries(self, asker: Viewer | None = None) -> IndexQueries:
-        """The questions of an asker; each takes into the index what was written since the last one
-        of anybody.
-        """
+        """Return the queries of an asker. Each brings the index up to date before it answers."""
         from capsule.engines.postgres.index import PostgresQueries
 
         return PostgresQueries(self.index, asker, self)
@@ -409,7 +423,7 @@ class PostgresEngine:
         """The index of the conversations."""
         from capsule.engines.postgres.index import PostgresIndex
 
-        with self._guard:
+        with self._thread_lock:
             self._index = self._index or PostgresIndex(self.feed)
             return self._index
 
@@ -417,7 +431,7 @@ class PostgresEngine:
         return self.feed.tracker(kind)
 
     def flush(self, kind: str = "", id: str = "") -> int:
-        """What was committed is durable."""
+        """Return 0: a commit is durable."""
         return 0
 
     def toml(self) -> bytes:
@@ -427,11 +441,12 @@ class PostgresEngine:
         schema.set_settings(self.database, data.decode(), expected.decode())
 
     def close(self) -> None:
-        with self._guard:
-            index, self._index = self._index, None
+        with self._thread_lock:
+            index = self._index
+            self._index = None
         if index is not None:
             index.close()
-        with self.database.hurried():
+        with self.database.without_retries():
             self.leases.close()
             self.feed.close()
         self.database.close()
@@ -442,4 +457,5 @@ class _WeakLock:
 
     def __init__(self) -> None:
         lock = threading.Lock()
-        self.acquire, self.release = lock.acquire, lock.release
+        self.acquire = lock.acquire
+        self.release = lock.release

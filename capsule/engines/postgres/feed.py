@@ -1,13 +1,21 @@
-"""Read the feed of changes in the order of their transactions, and wait for new ones.
+"""The feed of changes, in the order of their transactions, and the notices that wake its readers.
 
-A follower reads up to the horizon: the first transaction that is still in progress. So no change
-can appear before a position that it has read. After a failover, the standby may lack the last
-transactions and use their numbers again. A position therefore names the timeline, and the changes
-of a new timeline come after all earlier ones.
+Each write of a document adds rows to the table `changes`. A row has a place (the number of its
+transaction and the timeline of the server) and a number (`seq`). A cursor names a row. The horizon
+is the number below which no transaction is open any more.
 
-What must stay true: a change is notified after its commit, as a notification within it would make
-writers wait for each other, and at most every few milliseconds. A follower that gets no
-notification looks each second. A notification only wakes: it carries no data.
+Two threads of a process serve those who wait. After a commit, `_CommitNotifier` sends a notice
+(NOTIFY) if any process listens. `_ChangeListener` receives the notices of all processes, reads the
+new rows, and touches the trackers of this process. A notice only wakes: if it is lost, the listener
+looks each second anyway. After an error, the listener connects again, and reports that anything may
+have changed.
+
+What must stay true:
+- A reader of the feed gets only rows below the horizon, so no row appears later before one that it
+  has read. The timeline keeps this true if a standby takes over that lacks the last transactions and
+  uses their numbers again: places of the new timeline are greater than all earlier ones.
+- A notice is sent after the commit, and at most every few milliseconds. In the transaction of the
+  write, it would make all writers wait for each other.
 """
 
 from __future__ import annotations
@@ -36,16 +44,19 @@ if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase
 
 _log = logging.getLogger("capsule")
-#: Between two notices of one process; between two looks, while something is not behind the horizon
-#: yet and else.
-_NOTICE_S, _PENDING_S, _LOOK_S = 0.005, 0.02, 1.0
-#: For so long a notice waits for the writes of other processes.
+#: The pause between two notices of one process, in seconds.
+_NOTICE_INTERVAL_S = 0.005
+#: The pause between two reads of a listener: while some rows are not below the horizon, and else.
+_PENDING_INTERVAL_S = 0.02
+_READ_INTERVAL_S = 1.0
+#: How long a notice waits for the writes of other processes, which it reports too.
 _SHARED_S = 0.003
-#: For so long a question waits until what was acknowledged is behind the horizon.
-_SETTLE_S = 0.5
-#: For so long a listener counts as one after it said so.
-_LISTENS_S = 20.0
-_PAGE = 10_000
+#: How long a query waits until all acknowledged changes are below the horizon.
+_HORIZON_TIMEOUT_S = 0.5
+#: How long the registration of a listener is valid.
+_REGISTRATION_S = 20.0
+#: The number of rows that a listener reads at once.
+_PAGE_SIZE = 10_000
 
 
 class Feed:
@@ -54,55 +65,57 @@ class Feed:
     def __init__(self, database: PostgresDatabase) -> None:
         self.database = self._database = database
         self.channel = f"capsule_{database.address.schema}"
-        self._begin()
-        call_in_child(self, Feed._begin)
+        self._reset_after_fork()
+        call_in_child(self, Feed._reset_after_fork)
 
-    def _begin(self) -> None:
-        self._guard = threading.Lock()
+    def _reset_after_fork(self) -> None:
+        self._thread_lock = threading.Lock()
         self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = (
             weakref.WeakKeyDictionary()
         )
-        self._follower: _ChangeListener | None = None
-        self._bell: _CommitNotifier | None = None
+        self._listener: _ChangeListener | None = None
+        self._notifier: _CommitNotifier | None = None
 
     # -- Reading it --------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Wait until what is there now is behind the horizon, but not for long: any transaction can
-        stall that.
+    def wait_for_horizon(self) -> None:
+        """Wait until all changes so far are below the horizon, but at most 0.5 s.
+
+        Any open transaction in the database can hold up the horizon.
         """
         statement = (
             "SELECT xid::text::bigint FROM @changes WHERE xid >= "
             "pg_snapshot_xmin(pg_current_snapshot())"
             " ORDER BY xid DESC LIMIT 1"
         )
-        newest, deadline, pause_s = (
-            self._database.one(statement),
-            time.monotonic() + _SETTLE_S,
-            0.001,
-        )
+        newest = self._database.first_row(statement)
+        deadline = time.monotonic() + _HORIZON_TIMEOUT_S
+        pause_s = 0.001
         while newest is not None and time.monotonic() < deadline:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.02)
-            row = self._database.one("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+            row = self._database.first_row(
+                "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+            )
             if row is None or row[0] > newest[0]:
                 return
 
     def changes(
         self, generation: str, snapshot: str, cursor: Cursor | None, limit: int
     ) -> tuple[list[Change], str]:
-        """The changes of conversations behind a cursor, and the cursor behind them.
+        """Return the changes of conversations after a cursor, and the cursor after the last one.
 
         Args:
-            generation: Of the database.
-            snapshot: What else the asker knows is as it was then.
-            cursor: None: no changes, but the cursor of now.
+            generation: The generation of the database.
+            snapshot: A snapshot of PostgreSQL. Its horizon is used, so that the changes fit to the
+                index that was read in this snapshot.
+            cursor: The cursor. None: no changes, but the cursor of the last one.
             limit: The largest number of changes.
 
-        Raises InvalidInput: The cursor is of a database that this one was restored from.
+        Raises InvalidInput if the cursor is of an earlier generation. Cost: one round trip.
         """
         if cursor is None:
-            row = self._database.one(
+            row = self._database.first_row(
                 "SELECT place, seq FROM @changes WHERE xid < pg_snapshot_xmin(%s::pg_snapshot) "
                 "AND event <> ''"
                 " ORDER BY place DESC, seq DESC LIMIT 1",
@@ -110,13 +123,15 @@ class Feed:
             )
             place, seq = row or (0, 0)
             return [], str(Cursor(generation, seq, place))
-        is_at_beginning = cursor.seq <= 1 and cursor.time_ms == 0  # That of all generations.
+        # The beginning is the same in all generations.
+        is_at_beginning = cursor.seq <= 1 and cursor.time_ms == 0
         if cursor.generation != generation and not is_at_beginning:
             raise InvalidInput(
                 "that cursor is of an earlier state of this database, which was restored since; "
                 "take a new one"
             )
-        place, seq = (0, 0) if is_at_beginning else (cursor.time_ms, cursor.seq)
+        place = 0 if is_at_beginning else cursor.time_ms
+        seq = 0 if is_at_beginning else cursor.seq
         rows = self._database.read(
             "SELECT place, seq, id, event, told, count, tag, was, @stamp(at) FROM @changes"
             " WHERE (place, seq) > (%s, %s) AND xid < pg_snapshot_xmin(%s::pg_snapshot)"
@@ -128,102 +143,127 @@ class Feed:
             limit,
         )
         changes = []
-        for number, row in enumerate(rows):
-            changes.append(_change(generation, cursor.skip if number == 0 else 0, *row))
-        after = changes[-1].cursor if changes else str(Cursor(generation, seq, place, cursor.skip))
-        return changes, after
+        skip = cursor.skip
+        for row in rows:
+            changes.append(_change(generation, skip, *row))
+            skip = 0  # Only the first change was returned in part before.
+        if not changes:
+            return [], str(Cursor(generation, seq, place, cursor.skip))
+        return changes, changes[-1].cursor
 
-    # -- Being told of it --------------------------------------------------------------------------
+    # -- Notices -----------------------------------------------------------------------------------
 
-    def ring(self) -> None:
-        """Tell whoever waits that something was written."""
-        with self._guard:
-            self._bell = self._bell or _CommitNotifier(self._database, self.channel)
-            if time.monotonic() > self._bell.quiet_until_s:
-                self._bell.rung.set()
+    def notify_soon(self) -> None:
+        """Have a thread send a notice that something was committed. Returns at once."""
+        with self._thread_lock:
+            if self._notifier is None:
+                self._notifier = _CommitNotifier(self._database, self.channel)
+            if time.monotonic() > self._notifier.quiet_until_s:
+                self._notifier.is_due.set()
 
     def tracker(self, kind: str | None) -> TouchedNames:
-        """What tells of documents that are written from now on; see `Engine.tracker`."""
+        """Return an object that collects the documents that are written from now on.
+
+        See `Engine.tracker`. The first one starts the thread of the listener.
+        """
         tracker = TouchedNames()
-        with self._guard:
+        with self._thread_lock:
             self._trackers[tracker] = kind
-            if self._follower is None:
-                self._follower = _ChangeListener(self._database, self.channel, self._touch)
+            if self._listener is None:
+                self._listener = _ChangeListener(self._database, self.channel, self._touch)
         return tracker
 
-    def _touch(self, documents: list[tuple[str, str]] | None, *, again: bool = False) -> None:
-        with self._guard:
-            trackers = [each for each in self._trackers.items() if each[1] or not again]
-        for tracker, of in trackers:
+    def _touch(
+        self, documents: list[tuple[str, str]] | None, *, is_second_report: bool = False
+    ) -> None:
+        """Pass changed documents (kinds and ids) to the trackers. None: any may have changed.
+
+        A second report goes only to trackers of one kind, as these wake readers of the feed.
+        """
+        with self._thread_lock:
+            trackers = [
+                (tracker, kind_filter)
+                for tracker, kind_filter in self._trackers.items()
+                if kind_filter or not is_second_report
+            ]
+        for tracker, kind_filter in trackers:
             if documents is None:
                 tracker.touch(None)
+            elif kind_filter is None:
+                tracker.touch([f"{kind}-{id}" for kind, id in documents])
             else:
-                tracker.touch(
-                    [id if of else f"{kind}-{id}" for kind, id in documents if of in (kind, None)]
-                )
+                tracker.touch([id for kind, id in documents if kind == kind_filter])
 
     def close(self) -> None:
-        """End the threads; a notice that is due is given first."""
-        with self._guard:
-            bell, follower, self._bell, self._follower = self._bell, self._follower, None, None
-        for thread in (bell, follower):
-            if thread is not None:
-                thread.close()
+        """End the threads. A notice that is due is sent first."""
+        with self._thread_lock:
+            notifier = self._notifier
+            listener = self._listener
+            self._notifier = None
+            self._listener = None
+        if notifier is not None:
+            notifier.close()
+        if listener is not None:
+            listener.close()
 
 
 def _change(
     generation: str, skip: int, place: int, seq: int, id: str, event: str, *columns: Any
 ) -> Change:
-    text, count, tag, was, at = columns
-    fields = orjson.loads(text)
+    """Return the change of a row. `skip`: this many of its messages were returned before."""
+    encoded_fields, count, tag, previous_tag, time_at = columns
+    fields = orjson.loads(encoded_fields)
     for name in ("messages", "removed", "fields"):
         if name in fields:
             fields[name] = tuple(fields[name])
     if skip and "messages" in fields:
-        # The rest of a change whose beginning was reported by itself.
-        event, fields["messages"] = "appended", fields["messages"][skip:]
+        # This is the rest of a change. Its beginning was returned as a change of its own.
+        event = "appended"
+        fields["messages"] = fields["messages"][skip:]
     if event != "appended":
-        fields |= {"tag": tag_of(tag), "was": tag_of(was)}
-    before, cursor = (
-        str(Cursor(generation, seq - 1, place, skip)),
-        str(Cursor(generation, seq, place)),
-    )
-    return Change(event, id, at, cursor, count=count, before=before, **fields)
+        fields |= {"tag": tag_of(tag), "was": tag_of(previous_tag)}
+    before = str(Cursor(generation, seq - 1, place, skip))
+    cursor = str(Cursor(generation, seq, place))
+    return Change(event, id, time_at, cursor, count=count, before=before, **fields)
 
 
 class _CommitNotifier:
-    """A thread that sends notifications after commits, the first one at once."""
+    """A thread that sends notices after commits: the first at once, further ones after a pause."""
 
     def __init__(self, database: PostgresDatabase, channel: str) -> None:
-        self._database, self._channel = database, channel
-        #: Nobody listened a moment ago; whoever begins to looks each second by itself.
+        self._database = database
+        self._channel = channel
+        #: No notices are sent until then, as nobody listened a moment ago. A new listener looks each
+        #: second anyway.
         self.quiet_until_s = 0.0
-        self._looked_s = -_LOOK_S
-        self.rung = threading.Event()
+        self._checked_at_s = -_READ_INTERVAL_S
+        #: Set if something was committed since the last notice.
+        self.is_due = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="capsule-notices", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while True:
-            self.rung.wait()
-            if self.rung.is_set():
-                self.rung.clear()
-                with suppress(CapsuleError):  # Others look each second.
-                    self._give_notice()
-            if self._is_closed and not self.rung.is_set():
+            self.is_due.wait()
+            if self.is_due.is_set():
+                self.is_due.clear()
+                with suppress(CapsuleError):  # Listeners look each second anyway.
+                    self._notify_listeners()
+            if self._is_closed and not self.is_due.is_set():
                 return
-            time.sleep(_NOTICE_S)
+            time.sleep(_NOTICE_INTERVAL_S)
 
-    def _give_notice(self) -> None:
-        if time.monotonic() - self._looked_s >= _LOOK_S:
-            self._looked_s = time.monotonic()
+    def _notify_listeners(self) -> None:
+        """Send a notice. Once a second, check first whether anybody listens."""
+        if time.monotonic() - self._checked_at_s >= _READ_INTERVAL_S:
+            self._checked_at_s = time.monotonic()
             statement = "SELECT 1 FROM @listeners WHERE expires > clock_timestamp() LIMIT 1"
-            if self._database.one(statement) is None:
-                self.quiet_until_s = self._looked_s + _LOOK_S
+            if self._database.first_row(statement) is None:
+                self.quiet_until_s = self._checked_at_s + _READ_INTERVAL_S
         if time.monotonic() > self.quiet_until_s:
-            # One process at a time gives notice for all: it is heard when its transaction ends,
-            # behind what was written meanwhile. Nobody waits for the medium for this.
+            # One process at a time sends a notice for all. It arrives when its transaction ends,
+            # after the writes of the meantime. Its commit need not be durable.
             self._database.read(
                 "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, ''), "
                 "pg_sleep(%s)"
@@ -232,28 +272,37 @@ class _CommitNotifier:
             )
 
     def close(self) -> None:
+        """End the thread, after a notice that is due."""
         self._is_closed = True
-        self.rung.set()
+        self.is_due.set()
         self._thread.join()
 
 
 class _ChangeListener:
-    """A thread that reports which documents any machine wrote."""
+    """A thread that reports which documents any process has written.
+
+    It reports a change when it is committed, and again when its transaction is below the horizon.
+    """
 
     def __init__(self, database: PostgresDatabase, channel: str, touch: Any) -> None:
-        self._database, self._channel, self._touch = database, channel, touch
-        self._wake, self._waker = os.pipe()
-        self._id, self._known_until_s = uuid4(), 0.0
-        #: Everything from this transaction on is looked at; what of it was told, and what of that
-        #: will be once more.
-        self._floor = self._horizon()
-        self._told: set[int] = {row[1] for row in self._rows()}
+        self._database = database
+        self._channel = channel
+        self._touch = touch
+        self._wake_fd, self._wake_write_fd = os.pipe()
+        self._id = uuid4()
+        self._registered_until_s = 0.0
+        #: The rows from this transaction on are read each time.
+        self._first_xid = self._horizon()
+        #: The numbers of the rows that were reported, and of those to be reported a second time.
+        self._reported: set[int] = {row[1] for row in self._rows()}
         self._pending: set[int] = set()
         self._thread = threading.Thread(target=self._run, name="capsule-feed", daemon=True)
         self._thread.start()
 
     def _horizon(self) -> int:
-        row = self._database.one("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        row = self._database.first_row(
+            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+        )
         return int(row[0]) if row else 0
 
     def _run(self) -> None:
@@ -265,75 +314,86 @@ class _ChangeListener:
                     connection = self._database.connect()
                     connection.execute(f'LISTEN "{self._channel}"')
                 list(connection.notifies(timeout=0))
-                if is_lost:  # A standby that took over may give numbers again.
-                    self._floor, self._told, self._pending = self._horizon(), set(), set()
-                self._be_known()
-                self._look()
+                if is_lost:  # A standby that took over may use numbers again.
+                    self._first_xid = self._horizon()
+                    self._reported = set()
+                    self._pending = set()
+                self._register_listener()
+                self._report_changes()
                 if is_lost:
                     self._touch(None)
                     is_lost = False
-            except (
-                Exception
-            ) as error:  # Whatever it is: those who wait look themselves, and it begins again.
+            except Exception as error:
+                # After any error, the owners of trackers look themselves, and the loop connects again.
                 _log.debug("the feed is interrupted: %s", type(error).__name__)
                 self._touch(None)
                 is_lost = True
                 if connection is not None:
                     connection.close()
                 connection = None
-            waits = [self._wake, *([] if connection is None else [connection.fileno()])]
-            ready, _, _ = select.select(waits, [], [], _PENDING_S if self._pending else _LOOK_S)
-            if self._wake in ready:
+            fds = [self._wake_fd]
+            if connection is not None:
+                fds.append(connection.fileno())
+            timeout_s = _PENDING_INTERVAL_S if self._pending else _READ_INTERVAL_S
+            ready, _, _ = select.select(fds, [], [], timeout_s)
+            if self._wake_fd in ready:
                 break
         if connection is not None:
             connection.close()
-        os.close(self._wake)
+        os.close(self._wake_fd)
 
-    def _be_known(self) -> None:
-        """Say that there is a listener, for a while."""
-        if time.monotonic() > self._known_until_s:
-            self._known_until_s = time.monotonic() + _LISTENS_S / 2
-            with suppress(Refused):  # A role that may only read looks each second.
+    def _register_listener(self) -> None:
+        """Register this listener for 20 s, so that writers send notices."""
+        if time.monotonic() > self._registered_until_s:
+            self._registered_until_s = time.monotonic() + _REGISTRATION_S / 2
+            with suppress(Refused):  # A role that may only read works without notices.
                 self._database.write(
                     "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 "
                     "second')"
                     " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
-                    *(self._id, _LISTENS_S),
+                    *(self._id, _REGISTRATION_S),
                 )
 
-    def _look(self) -> None:
-        """Tell what was written since the last look; and once more what is behind the horizon only
-        now, as nobody who follows the feed could see it before."""
+    def _report_changes(self) -> None:
+        """Report documents that were written since the last call.
+
+        Report a change again when its transaction passes the horizon: only then can readers of the
+        feed see it.
+        """
         rows = self._rows()
         if not rows:
             return
-        horizon = min(rows[-1][4], rows[-1][0] if len(rows) == _PAGE else rows[-1][4])
-        touched = [(kind, id) for _, seq, kind, id, _ in rows if seq not in self._told]
+        last_xid, _, _, _, horizon = rows[-1]
+        if len(rows) == _PAGE_SIZE:  # More rows may follow from this transaction on.
+            horizon = min(horizon, last_xid)
+        written = [(kind, id) for _, seq, kind, id, _ in rows if seq not in self._reported]
         passed = [
             (kind, id) for xid, seq, kind, id, _ in rows if seq in self._pending and xid < horizon
         ]
-        self._floor = horizon
-        self._told = {seq for xid, seq, *_ in rows if xid >= horizon}
-        self._pending = set(self._told)
-        if touched:
-            self._touch(touched)
+        self._first_xid = horizon
+        self._reported = {seq for xid, seq, *_ in rows if xid >= horizon}
+        self._pending = set(self._reported)
+        if written:
+            self._touch(written)
         if passed:
-            self._touch(passed, again=True)
+            self._touch(passed, is_second_report=True)
 
     def _rows(self) -> list[tuple[Any, ...]]:
+        """Return transaction, number, kind and id of the next rows, each with the horizon."""
         return self._database.read(
             "SELECT xid::text::bigint, seq, kind, id, "
             "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
             " FROM @changes WHERE xid >= %s::text::xid8 ORDER BY xid, seq LIMIT %s",
-            str(self._floor),
-            _PAGE,
+            str(self._first_xid),
+            _PAGE_SIZE,
         )
 
     def close(self) -> None:
-        os.write(self._waker, b"x")
+        """End the thread, and remove its registration and those that expired."""
+        os.write(self._wake_write_fd, b"x")
         self._thread.join()
         with suppress(CapsuleError):
             self._database.write(
                 "DELETE FROM @listeners WHERE id = %s OR expires < clock_timestamp()", self._id
             )
-        os.close(self._waker)
+        os.close(self._wake_write_fd)

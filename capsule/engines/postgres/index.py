@@ -1,12 +1,22 @@
-"""Keep the index of the conversations in tables of the database, and query it.
+"""The index of the conversations in tables of the database, and the queries of it.
 
-The tables are derived from the documents. A query first takes in all changes that were committed
-before it, whoever wrote them: those that the snapshot of the last update did not show. It does this
-in parts, each in a transaction of its own, under a lock of all machines. Then it reads one state of
-the database. A process keeps heads in memory, and reads again those with a newer stamp.
+The tables have a row for each conversation, message, field and so on, derived from the documents.
+The row in `indexed` has the snapshot of PostgreSQL in which the index was last up to date. A query
+looks for changes that this snapshot does not show. If there are some, it first reads their
+conversations and updates the rows: about 4 MiB in each transaction, under a lock that all machines
+share. Then it is answered in one transaction that only reads. All queries of SQLite run through
+`IndexTables`.
 
-What must stay true: a result has all that was committed before the query. Changes for the owner
-come from the feed alone, without an update of the index. The next query does that.
+A process caches the heads of conversations. Each transaction that updates the index gives its rows a
+new stamp, and heads with a newer stamp are read again.
+
+What must stay true:
+- The index is derived, and can be dropped at any time.
+- A query sees all that was committed before it began, by any process. A number of a row would not
+  show what is missing, since transactions commit in another order.
+- A query is answered from one state of the database.
+- Changes for the owner are read from the feed alone, without updating the index. The next query
+  makes up for it (`needs_update`).
 """
 
 from __future__ import annotations
@@ -15,6 +25,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -50,17 +61,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PREFIX = f"{CONVERSATIONS}/"
-#: What is taken in together: so many conversations, and about so many bytes.
-_MOST, _BATCH_BYTES = 500, 4 << 20
-#: After so many transactions the snapshot is kept, also if no conversation was written.
-_FAR = 10_000
-#: Behind all stamps; and a snapshot that shows nothing.
-_LAST_STAMP, _EMPTY = 1 << 62, "1:1:"
-#: What a question needs of the index: that it is as it is; that it once had all; that it has all.
-_AS_IT_IS, _ONCE_ALL, _ALL = range(3)
-#: In place of conversations: only the feed is asked.
+#: How many conversations, and about how many bytes, one transaction brings into the index.
+_BATCH_CONVERSATIONS = 500
+_BATCH_BYTES = 4 << 20
+#: The snapshot is renewed after this many transactions, even if no conversation was written.
+_MAX_SNAPSHOT_AGE = 10_000
+#: Greater than all stamps.
+_LAST_STAMP = 1 << 62
+#: A snapshot that shows no transaction.
+_EMPTY_SNAPSHOT = "1:1:"
+#: Given as the ids of conversations if only the feed is read.
 _FEED: frozenset[str] = frozenset()
-#: Who takes in waits for another who does, for as long as `_WRITE` says.
+#: Waits for another process that updates the index, up to the timeout in `_WRITE`.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
 _WRITE = (
@@ -73,12 +85,14 @@ _IS_NEW = (
     "pg_snapshot_xmin(snapshot::pg_snapshot)"
 )
 _CHANGED = f"SELECT id FROM changes WHERE {_IS_NEW} AND kind = '{CONVERSATIONS}'"
-_LOOK = f"""SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
+#: Describes the index and the database: generations, stamp, snapshots, whether nothing is missing, the
+#: last deleted change, and the conversations with a newer stamp than a given one.
+_INDEX_STATE = f"""SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
     snapshot, pg_current_snapshot()::text, NOT EXISTS ({_CHANGED}),
     (SELECT value::bigint FROM meta WHERE key = 'pruned'), ARRAY(SELECT id FROM capsules WHERE stamp > %s)
     FROM indexed"""
-#: What is to be taken in: ids, the places behind what the rows have, and the bytes that are to be
-#: read.
+#: The conversations to be indexed: their ids, the position of the first entry that is missing (or 0),
+#: and the bytes to be read.
 _MISSING = f"""SELECT id, CASE WHEN era = row_era THEN row_entries ELSE 0 END,
     CASE WHEN era = row_era THEN size - row_size ELSE coalesce(size, 0) END
     FROM (
@@ -94,18 +108,29 @@ _MISSING = f"""SELECT id, CASE WHEN era = row_era THEN row_entries ELSE 0 END,
     ) AS of_ids
     WHERE version || '.' || era IS DISTINCT FROM row_version AND (version IS NOT NULL OR gone = 0)
     ORDER BY version"""
-#: Conversations, with their entries from a place on.
-_READ_THESE = """SELECT d.id, version, tag, era, entries, size(d), updated_at, head, rest,
+#: Conversations with their entries from a position on.
+_READ_CONVERSATIONS = """SELECT d.id, version, tag, era, entries, size(d), updated_at, head, rest,
     ARRAY(SELECT body FROM entries WHERE doc = d.num AND place >= k.place ORDER BY place), k.place
     FROM documents AS d JOIN unnest(%s::text[], %s::integer[]) AS k(id, place) ON k.id = d.id
     WHERE kind = 'conversations' ORDER BY version"""
 _TABLES = ("capsules", "members", "messages", "facts", "words", "names")
 
 
-class _ConversationRow(NamedTuple):
-    """A conversation in the database. See `schema.sql`.
+class _Freshness(IntEnum):
+    """How fresh the index is, or must be for a query. Each includes the ones before."""
 
-    `start` is the position of the first of `bodies`.
+    #: It may lack anything.
+    STALE_OK = 0
+    #: It was complete at some time, and may lack later writes.
+    COMPLETE_ONCE = 1
+    #: It has all that is committed.
+    UP_TO_DATE = 2
+
+
+class _ConversationRow(NamedTuple):
+    """A conversation in the database; see `schema.sql`.
+
+    `start` is the position of the first entry in `bodies`. The index has the entries before it.
     """
 
     id: str
@@ -122,12 +147,12 @@ class _ConversationRow(NamedTuple):
 
     @property
     def token(self) -> IndexedVersion:
-        """What tells its version from others."""
+        """The version that the index records."""
         return IndexedVersion(f"{self.version}.{self.era}", self.size, self.version)
 
 
 def _xmin(snapshot: str) -> int:
-    """The first transaction that may not be in a snapshot."""
+    """Return the number of the first transaction that may not be in a snapshot."""
     return int(snapshot.partition(":")[0])
 
 
@@ -145,13 +170,17 @@ class PostgresIndex(Index):
 
     def _reset(self) -> None:
         super()._reset()
-        self.generation, self._stamp = "", 0
-        #: Of the question that is asked: the generation of the database, a snapshot, and the last
-        #: change that is gone.
-        self._of, self._now, self._snapshot, self._pruned = "", "", "", 0
-        #: Whether the feed was asked, and not the index, so that the next question has to bring
-        #: that up to date.
-        self.is_owing = False
+        self.generation = ""
+        self._stamp = 0
+        # The state of the database in the transaction of the present query.
+        self._database_generation = ""
+        self._current_snapshot = ""
+        #: The snapshot of the index.
+        self._snapshot = ""
+        #: The place of the last change that was deleted from the feed.
+        self._pruned_place = 0
+        #: Whether the feed was read without the index, so that the next query must update that.
+        self.needs_update = False
 
     def _with_current_rows(
         self,
@@ -159,33 +188,33 @@ class PostgresIndex(Index):
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> T:
+        """Run a query on the index, which is updated first. `ids`: `_FEED` and () need no update."""
         if os.getpid() != self._pid:
             self._after_fork()
         with self._thread_lock:
-            is_feed = ids is _FEED
-            needs = _AS_IT_IS if is_feed or (ids == () and not self.is_owing) else _ALL
-            while (answer := self._source.trying(partial(self._asked, act, needs))) is None:
-                self._take_in(progress)
-                # All of before the question is there, and others may write without a pause.
-                needs = _ONCE_ALL
-            self.is_owing = self.is_owing and needs == _AS_IT_IS
+            required = _Freshness.UP_TO_DATE
+            if ids is _FEED or (ids == () and not self.needs_update):
+                required = _Freshness.STALE_OK
+            while True:
+                answer = self._source.retry(partial(self._try_query, act, required))
+                if answer is not None:
+                    break
+                self._update(progress)
+                # Now the index has all that was committed before the query. If others write without
+                # a pause, it would never be up to date.
+                required = _Freshness.COMPLETE_ONCE
+            if required != _Freshness.STALE_OK:
+                self.needs_update = False
             return answer[0]
 
-    def _asked(self, act: Callable[[], T], needs: int) -> tuple[T] | None:
-        """What `act` gives, asked of one state of the database; None: something is missing in the
-        index.
-        """
+    def _try_query(self, act: Callable[[], T], required: _Freshness) -> tuple[T] | None:
+        """Return the result of `act`, run in one transaction. None: the index is not fresh enough."""
         with self._transaction(_READ) as tables:
             self._reader = threading.get_ident(), tables
             try:
-                has = (
-                    _ALL
-                    if self._look(tables)
-                    else _AS_IT_IS
-                    if self._snapshot == _EMPTY
-                    else _ONCE_ALL
-                )
-                return (act(),) if has >= needs else None
+                if self._load_index_state(tables) < required:
+                    return None
+                return (act(),)
             finally:
                 self._reader = 0, None
 
@@ -196,81 +225,102 @@ class PostgresIndex(Index):
         ) as connection:
             yield IndexTables(connection)
 
-    def _look(self, tables: IndexTables) -> bool:
-        """Whether all is in the index. What was kept of rows that changed is forgotten."""
-        since = (
-            _LAST_STAMP if self._heads is None else self._stamp
-        )  # Whoever has read no heads has none to read again.
-        ((*row, stale),) = tables.query(_LOOK, since)
-        generation, of, stamp, taken, now, has_all, pruned = row
-        has_all = has_all and taken is not None
+    def _load_index_state(self, tables: IndexTables) -> _Freshness:
+        """Read the state of the index, and mark the cached heads that have changed as stale."""
+        # Without cached heads, none of them is stale.
+        since = _LAST_STAMP if self._heads is None else self._stamp
+        ((*row, stale_ids),) = tables.query(_INDEX_STATE, since)
+        generation, database_generation, stamp, indexed, current, lacks_nothing, pruned_place = row
         if generation != self.generation:
             self._reset()
-        self.generation, self._of, self._stamp, self._pruned = generation, of, stamp, pruned
-        #: The feed goes as far as the index, as who may hear of a change is known from there.
-        self._now, self._snapshot = now, now if has_all else taken or _EMPTY
-        self._stale_ids.update(stale)
-        return has_all and _xmin(now) < _xmin(taken) + _FAR
+        self.generation = generation
+        self._database_generation = database_generation
+        self._stamp = stamp
+        self._pruned_place = pruned_place
+        self._current_snapshot = current
+        self._stale_ids.update(stale_ids)
+        # The feed is read up to the snapshot of the index, which has the permissions of its readers.
+        if indexed is None:  # It was never complete.
+            self._snapshot = _EMPTY_SNAPSHOT
+            return _Freshness.STALE_OK
+        if not lacks_nothing:
+            self._snapshot = indexed
+            return _Freshness.COMPLETE_ONCE
+        self._snapshot = current
+        if _xmin(current) >= _xmin(indexed) + _MAX_SNAPSHOT_AGE:
+            return _Freshness.COMPLETE_ONCE  # The snapshot must be renewed.
+        return _Freshness.UP_TO_DATE
 
     # -- Bringing it up to date --------------------------------------------------------------------
 
-    def _take_in(self, progress: Progress | None) -> None:
-        """Take in what is missing, a part in each transaction: an open one would stall the feed."""
-        done, left = 0, 1
-        while left:
-            size, left = self._source.trying(self._take_in_some)
-            done += size
+    def _update(self, progress: Progress | None) -> None:
+        """Index all that is missing, in several transactions: a long one would hold up the feed.
+
+        `progress` gets the bytes that are indexed, and the bytes in all.
+        """
+        indexed_bytes = 0
+        remaining_bytes = 1
+        while remaining_bytes:
+            size, remaining_bytes = self._source.retry(self._update_batch)
+            indexed_bytes += size
             if progress is not None and size:
-                progress(done, done + left)
-        if done > _BATCH_BYTES:  # Else PostgreSQL plans for the few rows that there were.
+                progress(indexed_bytes, indexed_bytes + remaining_bytes)
+        if indexed_bytes > _BATCH_BYTES:
+            # PostgreSQL would go on planning for the few rows that the tables had before.
             for table in _TABLES:
-                with suppress(CapsuleError):  # The owner's autovacuum does it else.
+                with suppress(CapsuleError):  # Otherwise the autovacuum does it later.
                     self._source.write(f"ANALYZE @{table}")
 
-    def _take_in_some(self) -> tuple[int, int]:
-        """Take in a part of what is missing; its size, and that of what is left, in bytes."""
+    def _update_batch(self) -> tuple[int, int]:
+        """Index a part of what is missing. Returns the bytes of this part, and the remaining bytes."""
         with self._transaction(_WRITE) as tables:
             tables.query(_LOCK)
             ((snapshot,),) = tables.query("SELECT pg_current_snapshot()::text")
             missing = tables.query(_MISSING)
-            some, size = list[tuple[str, int]](), 0
-            for id, place, bytes in missing:
-                if some and (len(some) == _MOST or size + bytes > _BATCH_BYTES):
+            batch: list[tuple[str, int]] = []
+            size = 0
+            for id, start, bytes in missing:
+                is_full = len(batch) == _BATCH_CONVERSATIONS or size + bytes > _BATCH_BYTES
+                if batch and is_full:
                     break
-                some.append((id, place))
+                batch.append((id, start))
                 size += max(bytes, 1)
-            if some:
-                self._put(tables, some)
-            if len(some) == len(missing):
+            if batch:
+                self._index_documents(tables, batch)
+            if len(batch) == len(missing):
                 tables.query("UPDATE indexed SET snapshot = %s", snapshot)
-        return size, sum(max(bytes, 1) for *_, bytes in missing[len(some) :])
+        return size, sum(max(bytes, 1) for *_, bytes in missing[len(batch) :])
 
-    def _put(self, tables: IndexTables, some: list[tuple[str, int]]) -> None:
+    def _index_documents(self, tables: IndexTables, batch: list[tuple[str, int]]) -> None:
+        """Update the rows of conversations. `batch`: their ids, and the first entry to be read."""
         ((stamp,),) = tables.query("UPDATE indexed SET stamp = stamp + 1 RETURNING stamp")
-        ids, places = [id for id, _ in some], [place for _, place in some]
+        ids = [id for id, _ in batch]
+        starts = [start for _, start in batch]
         documents = {
-            row[0]: _ConversationRow(*row) for row in tables.query(_READ_THESE, ids, places)
+            row[0]: _ConversationRow(*row) for row in tables.query(_READ_CONVERSATIONS, ids, starts)
         }
-        rows = PostgresIndexWriter(tables, stamp, ids)
+        writer = PostgresIndexWriter(tables, stamp, ids)
         with tables.pipeline():
             for id in ids:
-                row, document = rows.get(id), documents.get(id)
-                state = document and (_found(document) or self._read_anew(tables, id))
-                if state:
-                    rows.put(id, row, state)
+                row = writer.get(id)
+                document = documents.get(id)
+                update = None
+                if document is not None:
+                    update = _index_input(document) or self._read_from_start(tables, id)
+                if update is not None:
+                    writer.put(id, row, update)
                 elif row is not None and not row["gone"]:
-                    rows.remove(id, row, by_store=True)
+                    writer.remove(id, row, by_store=True)
 
     @staticmethod
-    def _read_anew(tables: IndexTables, id: str) -> IndexUpdate | None:
-        return next(
-            (_found(_ConversationRow(*row)) for row in tables.query(_READ_THESE, [id], [0])), None
-        )
+    def _read_from_start(tables: IndexTables, id: str) -> IndexUpdate | None:
+        """Read a conversation with all entries. Returns None if it is gone."""
+        for row in tables.query(_READ_CONVERSATIONS, [id], [0]):
+            return _index_input(_ConversationRow(*row))
+        return None
 
     def drop(self) -> None:
-        """Empty the tables; the next question has them filled. Raises Refused, StorageFailed,
-        StoreBusy.
-        """
+        """Empty the tables. The next query fills them. Raises Refused, StorageFailed, StoreBusy."""
 
         def empty() -> None:
             with self._transaction(_WRITE) as tables:
@@ -282,10 +332,10 @@ class PostgresIndex(Index):
                 )
 
         with self._thread_lock:
-            self._source.trying(empty)
+            self._source.retry(empty)
 
     def close(self) -> None:
-        """Forget what is known of the rows."""
+        """Drop the cached heads."""
         with self._thread_lock:
             self._reset()
 
@@ -302,32 +352,37 @@ class PostgresIndex(Index):
             lambda: super(PostgresIndex, self).query(asker, ask), ids, progress
         )
 
-    # -- Questions ---------------------------------------------------------------------------------
+    # -- Queries -----------------------------------------------------------------------------------
 
     def hide(self, db: Any, hidden: Mapping[str, int | None]) -> VisibilityFilter:
-        wholly, partly = hidden_numbers(db, hidden)
-        since = orjson.dumps({str(num): since for num, since in partly.items()}).decode()
-        since = since.replace("{", "{{").replace("}", "}}")
+        hidden_nums, visible_from_ms = hidden_numbers(db, hidden)
+        times = orjson.dumps({str(num): time_ms for num, time_ms in visible_from_ms.items()})
+        since = times.decode().replace("{", "{{").replace("}", "}}")
         return VisibilityFilter.with_conditions(
-            wholly, partly, f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})"
+            hidden_nums,
+            visible_from_ms,
+            f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})",
         )
 
     def changes(
         self, db: Any, since: str | None, limit: int, *, of_all: bool = False
     ) -> tuple[list[Change], str]:
-        """As `Index.changes`; `of_all`: whatever the index has, as nobody is asked who may hear of
-        them.
+        """Return changes; see `Index.changes`.
+
+        `of_all` is for the owner, whose changes need no permission check. With it, the changes that
+        are not indexed yet are returned too.
         """
         cursor = None if since is None else journal.Cursor.parse(since)
-        if cursor is not None and 0 < cursor.time_ms < self._pruned:
+        if cursor is not None and 0 < cursor.time_ms < self._pruned_place:
             raise InvalidInput(
                 "that cursor is older than the changes that the database keeps; take a new one"
             )
-        return self.feed.changes(self._of, self._now if of_all else self._snapshot, cursor, limit)
+        snapshot = self._current_snapshot if of_all else self._snapshot
+        return self.feed.changes(self._database_generation, snapshot, cursor, limit)
 
 
 class PostgresQueries(IndexQueries):
-    """The queries of the owner or of one agent. `Queries` describes the methods."""
+    """The queries of one asker. See `Queries`, which describes the methods."""
 
     _index: PostgresIndex
 
@@ -344,9 +399,9 @@ class PostgresQueries(IndexQueries):
         )
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
-        """Where a transaction is under way anywhere in the database, it is waited for a moment."""
+        """Waits up to 0.5 s for transactions that are open in the database."""
         if refresh:
-            self._index.feed.settle()
+            self._index.feed.wait_for_horizon()
         if self._asker is not None:
             return super().changes(since, limit, refresh=refresh)
         from capsule.engines.changes import Changes
@@ -354,31 +409,37 @@ class PostgresQueries(IndexQueries):
         place = None if since is None else self._journal_cursor(since)
         read = partial(self._index.changes, since=place, limit=limit, of_all=True)
         changes = Changes(*self._index.query(None, lambda db, _: read(db), _FEED))
-        self._index.is_owing = self._index.is_owing or refresh
+        self._index.needs_update = self._index.needs_update or refresh
         return changes
 
     def _journal_cursor(self, cursor: str) -> str:
-        """The place in the feed. Of an owner's cursor an agent uses the transaction: its number is
-        a count.
+        """Return the cursor for the feed.
+
+        If an agent gives an owner's cursor, only its transaction is used: the number of a row would
+        reveal how many changes the agent may not see.
         """
         if self._asker is None or "." not in cursor:
             return self._unsealed(cursor)
         return str(journal.Cursor.parse(cursor)._replace(seq=0, skip=0))
 
     def last_valid_version(self, conversation: str) -> tuple[dict[str, Any], frozenset[str]] | None:
-        """The conversation as it is: no document in a database is damaged."""
+        """Return the conversation itself for the owner: no document in a database is damaged."""
         if self._asker is None and self._engine.exists(CONVERSATIONS, conversation):
             return self._engine.document(CONVERSATIONS, conversation), frozenset()
         return None
 
 
-def _found(document: _ConversationRow) -> IndexUpdate | None:
-    """What the index needs of a conversation, of which it has the entries before `start`; None:
-    that is not enough.
+def _index_input(document: _ConversationRow) -> IndexUpdate | None:
+    """Return the update of the index for a conversation.
+
+    Returns None if the entries from `start` on are not enough, so that all must be read.
     """
-    name, tag = f"{_PREFIX}{document.id}.json", layout.tag_of(document.tag)
+    name = f"{_PREFIX}{document.id}.json"
+    tag = layout.tag_of(document.tag)
     if not document.start:
-        data = layout.joined(document.head, document.rest, document.updated_at, document.bodies)
+        data = layout.join_document(
+            document.head, document.rest, document.updated_at, document.bodies
+        )
         file = parse_file(data, document.token, name, document.id)
         return file._replace(tag=tag, by_store=True)
     entries = layout.entries_in(document.bodies, name)

@@ -1,7 +1,13 @@
-"""Split a document into the columns of its rows, and join them to the bytes of its file. Pure.
+"""Splits a document into the columns and rows of the database, and joins them to its file again.
 
-What must stay true: the rows have the canonical file in pieces, so that joined they are the same
-bytes. `updatedAt` has a column of its own, as an append changes only this.
+A document with entries (a conversation) has one row in `documents` and one row for each entry in
+`entries`. They hold text of the canonical file: `head` has the lines of the fields before the
+context, `rest` those from the context to the history, and `body` is one entry. Other documents are
+one column of bytes, which this module does not touch.
+
+What must stay true: the joined parts are the bytes of the canonical file. Because an append changes
+only `updatedAt`, the time is in a column of its own, and replaces the one in `head` when a document
+is read. This module reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +22,12 @@ from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec
 
 Document = dict[str, Any]
-_UPDATED = re.compile(r'(?m)^  "updatedAt": "[^"\n]*"')
-_HISTORY = b'  "history": '
+_UPDATED_AT_LINE = re.compile(r'(?m)^  "updatedAt": "[^"\n]*"')
+_HISTORY_KEY = b'  "history": '
 
 
 class DocumentParts(NamedTuple):
-    """The pieces of a document with entries. See `schema.sql`."""
+    """The texts of a document with entries: its head, its other fields, and its entries."""
 
     head: str
     rest: str
@@ -29,9 +35,20 @@ class DocumentParts(NamedTuple):
 
 
 class RowState(NamedTuple):
-    """A version of a document in its row.
+    """A version of a document, as its row describes it.
 
-    `schema.sql` describes the fields, and `Transaction` the head.
+    Attributes:
+        version: Increases with each write of the document.
+        tag: Changes with each write but an append.
+        era: Changes with each write that changes entries other than by an append. Within one era, a
+            position always means the same entry.
+        entries: The number of entries.
+        size: The size of its file, in bytes.
+        updated_at: The time of the last change.
+        newest: The greatest `updated_at` that the document ever had.
+        time: The greatest time of an append.
+        ends_active: Whether the last entry is on the active branch.
+        head: The parsed head; see `Transaction.head`.
     """
 
     version: int
@@ -55,43 +72,46 @@ class RowState(NamedTuple):
 
 
 def tag_of(tag: int) -> str:
-    """A tag as the Store compares it."""
+    """Return a tag as the text that the Store compares."""
     return f"{tag:016x}"
 
 
-def pieces(document: Document) -> DocumentParts:
-    """The pieces of a document in canonical order. Raises InvalidInput: JSON can't hold it."""
+def split_document(document: Document) -> DocumentParts:
+    """Return the texts of a document in canonical order. Raises InvalidInput if JSON can't hold it."""
     head = head_fields(document)
     rest = {key: value for key, value in document.items() if key not in head and key != "history"}
-    return DocumentParts(
-        fields(head),
-        fields(rest),
-        [codec.encode_entry(entry).decode() for entry in document["history"]],
-    )
+    bodies = [codec.encode_entry(entry).decode() for entry in document["history"]]
+    return DocumentParts(encode_fields(head), encode_fields(rest), bodies)
 
 
-def fields(part: Document) -> str:
-    """The lines of some fields of a document."""
-    return codec.encode(part)[2:-3].decode() if part else ""
+def encode_fields(fields: Document) -> str:
+    """Return the lines of some fields of a document, without the braces around them."""
+    if not fields:
+        return ""
+    return codec.encode(fields)[2:-3].decode()
 
 
 def head_of(head: str, updated_at: str, name: str) -> Document:
-    """The fields in a head."""
-    return codec.decode(b"{\n" + _dated(head, updated_at).encode() + b"\n}\n", name)
+    """Return the fields of a text that `encode_fields` made. `name` names the document in errors."""
+    return codec.decode(b"{\n" + _with_time(head, updated_at).encode() + b"\n}\n", name)
 
 
-def _dated(head: str, updated_at: str) -> str:
-    return _UPDATED.sub(lambda _: f'  "updatedAt": "{updated_at}"', head, count=1)
+def _with_time(head: str, updated_at: str) -> str:
+    return _UPDATED_AT_LINE.sub(lambda _: f'  "updatedAt": "{updated_at}"', head, count=1)
 
 
-def joined(head: str, rest: str, updated_at: str, bodies: list[str]) -> bytes:
-    """The bytes of the file."""
-    lines = [part.encode() for part in (_dated(head, updated_at), rest) if part]
-    history = b"[\n" + ",\n".join(bodies).encode() + b"\n  ]" if bodies else b"[]"
-    return b"{\n" + b",\n".join([*lines, _HISTORY + history]) + b"\n}\n"
+def join_document(head: str, rest: str, updated_at: str, bodies: list[str]) -> bytes:
+    """Return the bytes of the file."""
+    lines = [part.encode() for part in (_with_time(head, updated_at), rest) if part]
+    history = b"[]"
+    if bodies:
+        history = b"[\n" + ",\n".join(bodies).encode() + b"\n  ]"
+    return b"{\n" + b",\n".join([*lines, _HISTORY_KEY + history]) + b"\n}\n"
 
 
 def entries_in(bodies: Iterable[str], name: str) -> list[Document]:
-    """The entries in these bodies."""
+    """Return the parsed entries. `name` names the document in errors."""
     block = ",\n".join(bodies)
-    return codec.decode_entries(b"[" + block.encode() + b"]", name) if block else []
+    if not block:
+        return []
+    return codec.decode_entries(b"[" + block.encode() + b"]", name)

@@ -1,8 +1,13 @@
-"""Keep leases as rows that expire by the clock of the database unless their holder renews them.
+"""Leases in a database: rows that expire by its clock unless their holder renews them.
 
-What must stay true: a holder that stalls loses its leases. Its later writes are refused, as their
-fencing number is no longer the one in the row. Only the clock of the database counts. A forked
-child has no leases.
+A lease is a name that one process holds, for example the name of an instance of the program. Its row
+has the holder (a random id of the process), the time at which it expires, and a fencing number,
+which a new holder increases. A thread of each process with leases renews all of them every few
+seconds.
+
+What must stay true: a holder that stalls loses its leases. Its later writes are refused, because
+they carry a fencing number that is no longer in the row. Only the clock of the database decides. A
+forked child holds no lease.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import orjson
 
 from capsule import timestamps
 from capsule.engines.interface import Lease, is_instance
-from capsule.engines.postgres.writing import lost
+from capsule.engines.postgres.writing import lease_lost
 from capsule.errors import CapsuleError, StoreBusy
 from capsule.ids import check_id
 from capsule.process_forks import call_in_child
@@ -27,11 +32,15 @@ from capsule.process_forks import call_in_child
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase
 
-#: How long a lease lasts, and how often it is renewed, in seconds; how often a name is asked for
-#: that another has.
-TTL_S, RENEW_S, _ASK_S = 15.0, 4.0, 0.05
-#: A holder draws its fencing number when it has the lock of the row: a number that is drawn before
-#: could be below the number of a holder that came and went meanwhile.
+#: How long a lease lasts, in seconds, and how often it is renewed.
+TTL_S = 15.0
+RENEW_S = 4.0
+#: The pause between two tries to take a lease that another process holds, in seconds.
+_RETRY_S = 0.05
+#: Takes a lease, or renews it. A new fencing number is drawn when the row is locked: a number that
+#: was drawn earlier could be below the number of another process that held the lease meanwhile.
+#: `mine`: the name is one of an instance, which its process keeps with the same number. `again`: the
+#: statement is repeated because an answer was lost.
 _TAKE = """
     INSERT INTO @leases AS l (name, holder, fence, expires, who, about)
     VALUES (
@@ -57,30 +66,33 @@ _TAKE = """
         OR (l.holder = excluded.holder AND (%(mine)s OR %(again)s))
     RETURNING fence
 """
-#: The row of a released lease stays, as a lock for those who take it at the same time. Its new
-#: number says that nobody holds it.
+#: The row of a released lease stays: processes that take the lease at the same time lock it. With
+#: the new fencing number, writes of the former holder are refused.
 _RELEASE = """
     UPDATE @leases SET holder = NULL, expires = '-infinity', fence = @in_timeline(nextval('@fences'))
     WHERE name = %s AND holder = %s
 """
-#: The name of an instance is never taken by another one.
-_FORGET = "DELETE FROM @leases WHERE name = %s AND holder = %s"
+#: Deletes the row of an instance: no other process ever takes this name.
+_DELETE = "DELETE FROM @leases WHERE name = %s AND holder = %s"
 
 
 class PostgresLeases:
-    """The leases of one store, with those of this process. `Leases` describes the methods."""
+    """The leases of one store. See `Leases`, which describes the methods.
 
-    boot_id = ""  # The database frees the leases of the dead.
+    The object also remembers the leases that this process holds.
+    """
+
+    boot_id = ""  # Leases of processes that ended expire, so nobody compares boots.
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._begin()
-        call_in_child(self, PostgresLeases._begin)
+        self._reset_after_fork()
+        call_in_child(self, PostgresLeases._reset_after_fork)
 
-    def _begin(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._holder = uuid4()
-        self._guard = threading.Lock()
-        self._held: dict[str, Lease] = {}
+        self._thread_lock = threading.Lock()
+        self._leases: dict[str, Lease] = {}
         self._instances: set[str] = set()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -88,34 +100,34 @@ class PostgresLeases:
     def acquire(
         self, name: str, details: Mapping[str, Any] | None = None, timeout_s: float | None = 0.0
     ) -> Lease:
-        """Costs a round trip, and while another has it one each 50 ms."""
+        """Cost: a round trip, and one more every 50 ms while another process holds the lease."""
         check_id(name)
-        mine = is_instance(name)
+        names_instance = is_instance(name)
         values = {
             "name": name,
             "holder": self._holder,
             "ttl": TTL_S,
             "who": f"process {os.getpid()} on {os.uname().nodename}",
             "about": None if details is None else orjson.dumps(dict(details)).decode(),
-            "mine": mine,
+            "mine": names_instance,
             "again": False,
         }
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            rows = self._database.write(_TAKE, named=values, what="the lease")
+            rows = self._database.write(_TAKE, named=values, write_name="the lease")
             if rows:
                 break
             if deadline is not None and time.monotonic() >= deadline:
-                who = self._database.one("SELECT who FROM @leases WHERE name = %s", name)
-                holder = who[0] if who else "another process"
+                row = self._database.first_row("SELECT who FROM @leases WHERE name = %s", name)
+                holder = row[0] if row else "another process"
                 raise StoreBusy(f"{name} is held by {holder}", id=name, holder=holder)
-            time.sleep(_ASK_S)
+            time.sleep(_RETRY_S)
         lease = Lease(self, name, rows[0][0])
-        with self._guard:
-            if mine:
+        with self._thread_lock:
+            if names_instance:
                 self._instances.add(name)
             else:
-                self._held[name] = lease
+                self._leases[name] = lease
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._renew, name="capsule-leases", daemon=True
@@ -124,8 +136,12 @@ class PostgresLeases:
         return lease
 
     def _renew(self) -> None:
-        """Renew what is held, also what expired meanwhile, as the row says so if another had it."""
-        stop, holder = self._stop, self._holder
+        """Renew all leases of this process until `close`.
+
+        An expired lease is renewed too: if another process took it over, its row has another holder.
+        """
+        stop = self._stop
+        holder = self._holder
         while not stop.wait(RENEW_S):
             with suppress(CapsuleError):
                 self._database.write(
@@ -134,32 +150,34 @@ class PostgresLeases:
                     TTL_S,
                     holder,
                 )
-                self._announce_again()
+                self._reclaim_instances()
 
-    def _announce_again(self) -> None:
-        """An instance has its own name for as long as it lives, even after a stall."""
-        with self._guard:
+    def _reclaim_instances(self) -> None:
+        """Acquire the instances of this process again whose leases expired during a stall."""
+        with self._thread_lock:
             instances = [*self._instances]
         statement = "SELECT name FROM @leases WHERE holder = %s AND expires > clock_timestamp()"
         rows = self._database.read(statement, self._holder)
-        for name in {*instances} - {row[0] for row in rows}:
+        live_names = {row[0] for row in rows}
+        for name in set(instances) - live_names:
             self.acquire(name)
 
     def ensure_held(self, lease: Lease) -> None:
-        """Raise StoreBusy if a lease was released, or taken over; one that only expired is renewed
-        soon.
+        """Raise StoreBusy if a lease was released or taken over.
+
+        A lease that only expired passes, since the thread renews it soon.
         """
         statement = "SELECT 1 FROM @leases WHERE name = %s AND fence = %s"
-        if self._database.one(statement, lease.name, lease.fence) is None:
-            raise lost(lease.name)
+        if self._database.first_row(statement, lease.name, lease.fence) is None:
+            raise lease_lost(lease.name)
 
     def release(self, name: str) -> None:
-        with self._guard:
-            known = name in self._instances or name in self._held
+        with self._thread_lock:
+            was_held = name in self._instances or name in self._leases
             self._instances.discard(name)
-            self._held.pop(name, None)
-        if known:
-            statement = _FORGET if is_instance(name) else _RELEASE
+            self._leases.pop(name, None)
+        if was_held:
+            statement = _DELETE if is_instance(name) else _RELEASE
             self._database.write(statement, name, self._holder)
 
     def live_instances(self) -> dict[str, dict[str, Any]]:
@@ -169,9 +187,9 @@ class PostgresLeases:
         return {name: orjson.loads(details) for name, details in rows if is_instance(name)}
 
     def is_live(self, instance: str, host: str | None = None, boot_id: str = "") -> bool | None:
-        """Costs a round trip, whatever the host: all of them have their leases here."""
+        """Cost: a round trip. The host does not matter: all hosts have their leases in the database."""
         statement = "SELECT 1 FROM @leases WHERE name = %s AND expires > clock_timestamp()"
-        return self._database.one(statement, instance) is not None
+        return self._database.first_row(statement, instance) is not None
 
     def record_heartbeat(self, session: str) -> None:
         self._database.write(
@@ -181,24 +199,24 @@ class PostgresLeases:
         )
 
     def last_heartbeat(self, session: str) -> str | None:
-        """By the clock of this machine, to be compared with it, as the clocks of others may be
-        wrong.
-        """
+        """Return the time by the clock of this machine, since callers compare it with this clock."""
         statement = (
             "SELECT (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM "
             "@beats WHERE session = %s"
         )
-        row = self._database.one(statement, check_id(session))
+        row = self._database.first_row(statement, check_id(session))
         return timestamps.from_ms(time.time_ns() // 1_000_000 - row[0]) if row else None
 
     def close(self) -> None:
-        """Release what this process holds."""
-        with self._guard:
-            held, thread, self._thread = [*self._held, *self._instances], self._thread, None
+        """Release all leases of this process."""
+        with self._thread_lock:
+            names = [*self._leases, *self._instances]
+            thread = self._thread
+            self._thread = None
             self._stop.set()
             self._stop = threading.Event()
         if thread is not None:
             thread.join()
-        for name in held:
+        for name in names:
             with suppress(CapsuleError):
                 self.release(name)

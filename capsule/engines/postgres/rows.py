@@ -1,7 +1,10 @@
-"""Write the rows of the index in a database, and the words of messages for PostgreSQL's search.
+"""Writes the rows of the index in a database, and the words of messages for PostgreSQL's search.
+
+A list of words with their positions is a `tsvector`. `words` has one for each message, and another
+one if the message calls tools. `names` has one for each title with its tags.
 
 What must stay true: the words are those of the index of files, from the same tokenizer. A text that
-is too long for PostgreSQL is found by the words that fit, and does not prevent others from being
+is too long for a `tsvector` is found by the words that fit, and does not keep other texts from being
 indexed.
 """
 
@@ -22,11 +25,14 @@ from capsule.format.documents.head import Head
 from capsule.format.facts import BOOL, IN_LIST, NULL, TEXT
 
 _WORD = re.compile("[0-9a-z\x80-\U0010ffff]+")
-#: PostgreSQL's limits: of places, of places of one word, and of the bytes of all; and ours of the
-#: characters of a word.
-_LAST_PLACE, _MOST_PLACES, _MOST_BYTES = 16383, 255, 900_000
+#: Limits of a `tsvector`: the last position, the positions of one word, and the size in bytes (the
+#: last one with a margin).
+_LAST_POSITION = 16383
+_MAX_POSITIONS = 255
+_MAX_BYTES = 900_000
+#: The characters of a word that are indexed.
 LONGEST_WORD = 500
-#: Between two texts in one list of words, so that no phrase is found across them.
+#: The number of positions between two texts in one list, so that no phrase is found across them.
 _GAP = 8
 _MESSAGE = (
     "INSERT INTO messages(num, capsule, at, front, id, parent, role, sender, time_ms, words, "
@@ -36,12 +42,12 @@ _MESSAGE = (
 
 
 class PostgresIndexWriter(IndexWriter):
-    """Writes the rows in one transaction, which has the lock of the index.
+    """Writes the rows, within one transaction that holds the lock of the index.
 
     Args:
         tables: The tables.
-        stamp: The column `stamp` of the written rows. A process reads rows with a newer one again.
-        ids: The conversations that will be written.
+        stamp: The stamp for the rows of conversations that are written.
+        ids: The conversations whose rows `get` returns. They are read at once.
     """
 
     def __init__(self, tables: IndexTables, stamp: int, ids: Iterable[str]) -> None:
@@ -51,14 +57,12 @@ class PostgresIndexWriter(IndexWriter):
             "SELECT * FROM capsules WHERE id IN (SELECT value FROM json_each(?))",
             (orjson.dumps(list(ids)).decode(),),
         )
-        rows = [
-            dict(zip((column[0] for column in cursor.description), row, strict=True))
-            for row in cursor
-        ]
-        self._there: dict[str, ConversationRow] = {row["id"]: row for row in rows}
+        columns = [column[0] for column in cursor.description]
+        rows = [dict(zip(columns, row, strict=True)) for row in cursor]
+        self._row_by_id: dict[str, ConversationRow] = {row["id"]: row for row in rows}
 
     def get(self, id: str) -> ConversationRow | None:
-        return self._there.get(id)
+        return self._row_by_id.get(id)
 
     def _set(self, num: int, values: dict[str, Any]) -> None:
         super()._set(num, values | self._stamp)
@@ -73,11 +77,11 @@ class PostgresIndexWriter(IndexWriter):
     ) -> None:
         super()._write(num, id, row, values | self._stamp, head)
 
-    def _insert_rows(self, placed: list[NumberedMessage]) -> None:
-        rows = [(*place, *message[:7], message.digest) for place, message in placed]
+    def _insert_rows(self, numbered: list[NumberedMessage]) -> None:
+        rows = [(*location, *message[:7], message.digest) for location, message in numbered]
         if rows:
             self._db.executemany(_MESSAGE, rows)
-        facts = {(place[0], *fact) for place, message in placed for fact in message.facts}
+        facts = {(location[0], *fact) for location, message in numbered for fact in message.facts}
         if facts:
             values = [
                 (message, path, type, *_value(type, value)) for message, path, type, value in facts
@@ -87,11 +91,11 @@ class PostgresIndexWriter(IndexWriter):
                 values,
             )
 
-    def _add_words(self, placed: list[NumberedMessage]) -> None:
+    def _add_words(self, numbered: list[NumberedMessage]) -> None:
         rows = []
-        for place, message in placed:
-            tools = vector(message.content, message.tools) if message.tools else None
-            rows.append((place[0], vector(message.content), tools))
+        for location, message in numbered:
+            with_tools = vector(message.content, message.tools) if message.tools else None
+            rows.append((location[0], vector(message.content), with_tools))
         if rows:
             self._db.executemany(
                 "INSERT INTO words(num, vector, tools) VALUES(?, ?::tsvector, ?::tsvector)", rows
@@ -105,39 +109,51 @@ class PostgresIndexWriter(IndexWriter):
         if old != new:
             self._db.execute("DELETE FROM names WHERE num = ?", (num,))
             title, tags = new
-            if words := vector(title, *orjson.loads(tags)):
+            words = vector(title, *orjson.loads(tags))
+            if words:
                 self._db.execute(
                     "INSERT INTO names(num, vector) VALUES(?, ?::tsvector)", (num, words)
                 )
 
 
 def _value(type: int, value: str | float) -> tuple[str, str | None]:
-    """A fact as text, and as a number, of which PostgreSQL's `numeric` has every digit."""
-    if type & ~IN_LIST == TEXT:
+    """Return a fact as text, and as a number if it is one.
+
+    The number is given as text, as PostgreSQL's type `numeric` keeps every digit.
+    """
+    plain_type = type & ~IN_LIST
+    if plain_type == TEXT:
         return str(value), None
-    return (text := "0" if type in (NULL, NULL + IN_LIST) else _digits(type, value)), text
-
-
-def _digits(type: int, value: str | float) -> str:
-    return str(int(value)) if type & ~IN_LIST == BOOL else orjson.dumps(value).decode()
+    if type in (NULL, NULL + IN_LIST):
+        number = "0"
+    elif plain_type == BOOL:
+        number = str(int(value))
+    else:
+        number = orjson.dumps(value).decode()
+    return number, number
 
 
 def vector(*texts: str) -> str:
-    """The words of some texts with their places, as PostgreSQL reads a `tsvector`."""
-    places: dict[str, list[int]] = {}
-    at = size = 0
+    """Return the words of some texts with their positions, as the text of a `tsvector`."""
+    positions_by_word: dict[str, list[int]] = {}
+    position = 0
+    size = 0
     for text in texts:
-        for word in _WORD.findall(text.lower() if text.isascii() else fold(text)):
-            at += 1
-            word = word[:LONGEST_WORD]
-            of_word = places.get(word)
-            if of_word is None:
+        folded = text.lower() if text.isascii() else fold(text)
+        for full_word in _WORD.findall(folded):
+            position += 1
+            word = full_word[:LONGEST_WORD]
+            positions = positions_by_word.get(word)
+            if positions is None:
                 size += 4 * len(word) + 8
-                if size > _MOST_BYTES:
+                if size > _MAX_BYTES:
                     continue
-                places[word] = [min(at, _LAST_PLACE)]
-            elif len(of_word) < _MOST_PLACES:
+                positions_by_word[word] = [min(position, _LAST_POSITION)]
+            elif len(positions) < _MAX_POSITIONS:
                 size += 2
-                of_word.append(min(at, _LAST_PLACE))
-        at += _GAP
-    return " ".join([f"'{word}':{','.join(map(str, of_word))}" for word, of_word in places.items()])
+                positions.append(min(position, _LAST_POSITION))
+        position += _GAP
+    lexemes = []
+    for word, positions in positions_by_word.items():
+        lexemes.append(f"'{word}':{','.join(map(str, positions))}")
+    return " ".join(lexemes)

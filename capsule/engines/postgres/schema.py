@@ -1,9 +1,12 @@
-"""Create the schema of a store, upgrade it, and check it at opening.
+"""The schema of a store: creates it, brings it to this version, and checks it when a store is opened.
 
-What must stay true: only `migrate` changes the schema, under a lock, all or nothing. A role without
-the right to create tables can do everything else. A database that was restored from a dump gets a
-new generation, as its transactions are numbered from the beginning: cursors of the old one are
-invalid.
+The table `meta` has the version of the schema, the id of the store, its settings, the secret key of
+its cursors, and the generation of the database. If a database was restored from a dump, its
+transactions are counted anew, and cursors from before the dump mean nothing. The first program that
+opens it recognizes this by its identity, and begins a new generation.
+
+What must stay true: only `migrate` creates or changes tables, under a lock, and all or nothing. A
+role without the right to create tables can do everything else.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StoreBusy
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase
 
-#: Of the schema that this version of Capsule has, and the oldest server that has what it uses.
-VERSION, _OLDEST_SERVER = 1, 140000
+#: The version of the schema that this version of Capsule uses.
+VERSION = 1
+#: The oldest server that has all functions in use, as PostgreSQL numbers it.
+_OLDEST_SERVER = 140000
 _LOCK = 0x43_61_70_73_75_6C_65  # "Capsule"
-#: What tells this database from one that was restored from its dump.
+#: The identity of this database. One that was restored from its dump has another.
 _IDENTITY = (
     "SELECT (SELECT system_identifier FROM pg_control_system())::text || '.' || "
     "'@meta'::regclass::oid || '.' ||"
@@ -34,12 +39,12 @@ _IDENTITY = (
 
 
 class Meta(NamedTuple):
-    """The row of a database that describes its store.
+    """The facts of a store in its table `meta`.
 
     Attributes:
         store: The id of the store.
-        generation: Another one after each restore.
-        settings: The store's settings, as in `capsule.toml`.
+        generation: A random id, which changes after each restore of the database from a dump.
+        settings: The store's settings, in the syntax of `capsule.toml`.
     """
 
     store: str
@@ -48,9 +53,10 @@ class Meta(NamedTuple):
 
 
 def meta(database: PostgresDatabase) -> Meta:
-    """What the database says of itself. Cost: a round trip.
+    """Return the facts of the store, after checking the version of its schema. Cost: a round trip.
 
-    Raises NotFound: there is no store; Refused: it is of another version.
+    Begins a new generation if the database was restored. Raises NotFound if it has no store, and
+    Refused if the schema has another version.
     """
     try:
         rows = database.read(f"SELECT key, value FROM @meta UNION ALL SELECT 'now', ({_IDENTITY})")
@@ -70,32 +76,30 @@ def meta(database: PostgresDatabase) -> Meta:
 
 def _ensure_present_version(database: PostgresDatabase) -> None:
     """Raise Refused if the schema has another version by now. Cost: a connection."""
-    found: tuple[Any, ...] | None = None
-    with (
-        suppress(Exception),
-        closing(database.connect()) as connection,
-    ):  # Whatever is wrong, the caller says it.
-        found = connection.execute(
-            database.text("SELECT value FROM @meta WHERE key = 'version'")
+    row: tuple[Any, ...] | None = None
+    # Any other error is ignored here, since the caller raises its own.
+    with suppress(Exception), closing(database.connect()) as connection:
+        row = connection.execute(
+            database.with_schema("SELECT value FROM @meta WHERE key = 'version'")
         ).fetchone()
-    _ensure_version(database, int(found[0]) if found else VERSION)
+    _ensure_version(database, int(row[0]) if row else VERSION)
 
 
 def _ensure_version(database: PostgresDatabase, version: int) -> None:
     if version == VERSION:
         return
     is_older = version < VERSION
-    todo = "" if is_older else "; install a newer Capsule"
+    advice = "" if is_older else "; install a newer Capsule"
     raise Refused(
         f"{database.address}: its schema has version {version}, and this Capsule works with "
-        f"{VERSION}{todo}",
+        f"{VERSION}{advice}",
         remedy=Remedy("migrate") if is_older else None,
         path=str(database.address),
     )
 
 
 def _new_generation(database: PostgresDatabase, identity: str) -> str:
-    """Begin a new generation, as the database was restored; which one there is then."""
+    """Begin a new generation, unless another program did it meanwhile. Returns the present one."""
     statement = (
         "WITH new AS (UPDATE @meta SET value = CASE key WHEN 'identity' THEN %s WHEN 'pruned' "
         "THEN '0' ELSE %s END"
@@ -106,26 +110,26 @@ def _new_generation(database: PostgresDatabase, identity: str) -> str:
         "count(*) FROM new"
     )
     database.write(statement, identity, uuid4().hex, identity)
-    row = database.one("SELECT value FROM @meta WHERE key = 'generation'")
+    row = database.first_row("SELECT value FROM @meta WHERE key = 'generation'")
     return str(row[0]) if row else ""
 
 
 def key(database: PostgresDatabase) -> bytes:
-    """The secret key of the store's cursors, which every machine that opens it has. Raises as
+    """Return the secret key that seals the store's cursors on all machines. Raises the same as
     `PostgresDatabase.read`.
     """
     ((text,),) = database.read("SELECT value FROM @meta WHERE key = 'cursors'")
     return bytes.fromhex(text)
 
 
-def set_settings(database: PostgresDatabase, toml: str, before: str) -> None:
-    """Replace the settings, which are `before`. Raises StoreBusy: they are others; and as
-    `PostgresDatabase.write`.
+def set_settings(database: PostgresDatabase, toml: str, expected: str) -> None:
+    """Replace the settings if they are `expected`. Raises StoreBusy if they are different, and the
+    errors of `PostgresDatabase.write`.
     """
     statement = (
         "UPDATE @meta SET value = %s WHERE key = 'settings' AND value IN (%s, %s) RETURNING key"
     )
-    if not database.write(statement, toml, toml, before):
+    if not database.write(statement, toml, toml, expected):
         name = f"{database.address}: {settings.FILE_NAME}"
         raise StoreBusy(
             f"{name} was changed meanwhile; try again", id=name, holder="another program"
@@ -133,7 +137,7 @@ def set_settings(database: PostgresDatabase, toml: str, before: str) -> None:
 
 
 def durability(database: PostgresDatabase) -> str:
-    """What a message survives that was acknowledged, in words. Raises as `PostgresDatabase.read`."""
+    """Describe which failures an acknowledged message survives. Raises as `PostgresDatabase.read`."""
     ((commit, names, standbys),) = database.read(
         "SELECT current_setting('synchronous_commit'), "
         "current_setting('synchronous_standby_names'),"
@@ -151,50 +155,49 @@ def durability(database: PostgresDatabase) -> str:
 
 
 def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
-    """Make the schema, or bring it to this version; whether there was anything to do.
+    """Create the schema, or bring it to this version. Returns whether anything was changed.
 
     Args:
         database: The database.
         toml: The settings of a new store.
 
-    Raises Refused: The role may not, or the database is not one to keep a store in; StorageFailed.
+    Raises Refused if the role lacks the right, or if the server is too old or the database not in
+    UTF-8. Raises StorageFailed.
     """
-    text = (Path(os.path.dirname(__file__)) / "schema.sql").read_text(encoding="utf-8")
-    database.read("SELECT 1")  # Its errors are the clear ones.
+    schema_sql = (Path(os.path.dirname(__file__)) / "schema.sql").read_text(encoding="utf-8")
+    database.read("SELECT 1")  # Its errors are clearer than those of `connect`.
     with closing(database.connect()) as connection:
-        said = connection.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
-        if said[0] != "UTF8" or connection.info.server_version < _OLDEST_SERVER:
+        encoding_row = connection.execute("SELECT current_setting('server_encoding')").fetchone()
+        encoding = encoding_row[0] if encoding_row else ""
+        if encoding != "UTF8" or connection.info.server_version < _OLDEST_SERVER:
             raise Refused(
                 f"{database.address}: a store needs PostgreSQL 14 or newer and a database in "
                 "UTF8; this one is "
-                f"{connection.info.server_version // 10000} in {said[0]}",
+                f"{connection.info.server_version // 10000} in {encoding}",
                 path=str(database.address),
             )
         try:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
                 name = database.address.schema
-                there = connection.execute(
+                has_store = connection.execute(
                     "SELECT to_regclass(%s) IS NOT NULL", (f'"{name}".meta',)
                 ).fetchone()
-                if there == (True,):
+                if has_store == (True,):
                     row = connection.execute(
-                        database.text("SELECT value FROM @meta WHERE key = 'version'")
+                        database.with_schema("SELECT value FROM @meta WHERE key = 'version'")
                     ).fetchone()
-                    _ensure_version(
-                        database, int(row[0]) if row else 0
-                    )  # There is no older version to come from.
+                    # Version 1 is the first one, so no older schema can be migrated.
+                    _ensure_version(database, int(row[0]) if row else 0)
                     return False
-                if (
-                    connection.execute(
-                        "SELECT FROM pg_namespace WHERE nspname = %s", (name,)
-                    ).fetchone()
-                    is None
-                ):
+                namespace = connection.execute(
+                    "SELECT FROM pg_namespace WHERE nspname = %s", (name,)
+                ).fetchone()
+                if namespace is None:
                     connection.execute(f'CREATE SCHEMA "{name}"')
-                connection.execute(database.text(text))
+                connection.execute(database.with_schema(schema_sql))
                 connection.execute(
-                    database.text(
+                    database.with_schema(
                         "INSERT INTO @meta VALUES ('version', %s), ('store', %s), ('generation', "
                         "%s), ('settings', %s),"
                         " ('pruned', '0'), ('cursors', %s),"
@@ -205,5 +208,5 @@ def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
         except CapsuleError:
             raise
         except Exception as error:
-            raise database.error(error) from None
+            raise database.translated_error(error) from None
     return True

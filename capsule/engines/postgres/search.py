@@ -1,9 +1,12 @@
-"""Search messages and match filters in the tables of the database.
+"""The search and the filters of messages in the tables of the database.
 
-What must stay true: the same words, filters and profiles find the same as in the index of files,
-and the score is bm25, too. PostgreSQL has no bm25. It is computed from `ts_rank`: for one word that
-is the sum of 1/n² over the word's occurrences, divided by its limit, and so gives their number. A
-phrase counts once.
+The classes replace those steps of the search in the index of files that use the full-text search of
+SQLite (FTS5). Its expressions are translated to `tsquery`, and the score is computed in SQL.
+
+What must stay true: the same words, filters and profiles find the same messages as in the index of
+files, with the same score, bm25. PostgreSQL has no bm25, and no function that counts a word in a
+text. But `ts_rank` of one word is the sum of 1/n² for n from 1 to the number of its occurrences,
+divided by the limit of this sum. So the number can be derived from it. A phrase counts once.
 """
 
 from __future__ import annotations
@@ -28,24 +31,27 @@ from capsule.engines.queries import FieldValue
 from capsule.format.facts import IN_LIST, NUMBER, TEXT
 from capsule.format.filters import FieldCondition
 
-#: What `ts_rank` divides by, and the sums of 1/n² up to as many places as make a difference.
+#: The limit of the sums of 1/n², as PostgreSQL writes it.
 _LIMIT = 1.64493406685
+#: The sums of 1/n² for 1 to 32 occurrences. More occurrences hardly change the score.
 _SUMS = f"ARRAY{list(accumulate(1 / (n * n) for n in range(1, 33)))}::float8[]"
-#: So many texts with a phrase are counted for the owner; beyond, what PostgreSQL's statistics say
-#: is near enough.
-_COUNTED = 5000
+#: The messages with a phrase are counted for the owner up to this number. Beyond, the estimate of
+#: PostgreSQL's planner is used.
+_MAX_COUNTED = 5000
 _PHRASE = re.compile(r'"([^"]*)"(\*?)')
 _OPERATORS = {" AND ": " & ", " OR ": " | ", " NOT ": " & !"}
 
 
-def _asked(match: str) -> str:
-    """What FTS5 is asked, as a `tsquery`."""
-    parts = _PHRASE.split(match)  # Between two phrases: the word list and the asterisk of each.
-    said = [_operators(parts[0])]
-    for words, star, between in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+def _tsquery(match: str) -> str:
+    """Return an expression of FTS5 as a `tsquery`."""
+    # The text before the first phrase, then of each phrase: its words, its asterisk, the text after.
+    parts = _PHRASE.split(match)
+    terms = [_operators(parts[0])]
+    for words, star, text_after in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         lexemes = [f"'{word[:LONGEST_WORD]}'" for word in words.split()]
-        said += ["(", " <-> ".join(lexemes), ":*" if star else "", ")", _operators(between)]
-    return "".join(said)
+        prefix_mark = ":*" if star else ""
+        terms += ["(", " <-> ".join(lexemes), prefix_mark, ")", _operators(text_after)]
+    return "".join(terms)
 
 
 def _operators(text: str) -> str:
@@ -64,28 +70,25 @@ class PostgresSearchPage(SearchPage):
         if self._scope_nums == [] or not self._query.match:
             return super()._message_matches()
         conditions, values = self._conditions()
-        fit, asked = self._fit()
-        matches, found = self._match("w", self._match_expression)
-        order, most = "w.num DESC", search.WINDOW + 1
+        fit, fit_values = self._ranking_sql()
+        matches, match_values = self._match("w", self._match_expression)
+        order = "w.num DESC"
+        limit = search.WINDOW + 1
         if self._ranks_all:
-            order, most = (
-                "1 DESC, m.time_ms DESC, w.num DESC",
-                self._request.limit + len(self._page.returned_nums) + 1,
-            )
+            order = "1 DESC, m.time_ms DESC, w.num DESC"
+            limit = self._request.limit + len(self._page.returned_nums) + 1
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, w.num FROM words AS w JOIN messages AS m ON m.num = w.num"
             f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT "
-            f"{most}",
-            (*asked, *found, *self._message_num_range(), *values),
+            f"{limit}",
+            (*fit_values, *match_values, *self._message_num_range(), *values),
         ).fetchall()
-        return (
-            (rows, len(rows) == most)
-            if self._ranks_all
-            else (rows[: search.WINDOW], len(rows) > search.WINDOW)
-        )
+        if self._ranks_all:
+            return rows, len(rows) == limit
+        return rows[: search.WINDOW], len(rows) > search.WINDOW
 
-    def _fit(self) -> tuple[str, list[str]]:
-        """How well a message fits, as SQL, and the values bound in it."""
+    def _ranking_sql(self) -> tuple[str, list[str]]:
+        """Return the score of a message as SQL, and the values bound in it."""
         if not self._query.phrases:
             return "1.0::float8", []
         vector = "coalesce(w.tools, w.vector)" if self._request.in_tools else "w.vector"
@@ -94,87 +97,82 @@ class PostgresSearchPage(SearchPage):
         for phrase in self._query.phrases:
             if len(phrase.words) > 1:
                 counts.append(f"({vector} @@ ?::tsquery)::int")
-            else:  # Of several words with one beginning, the sum grows with each.
-                counts.append(
-                    f"({rank})" if phrase.prefix else f"width_bucket({rank} + 1e-6, {_SUMS})"
-                )
-        return self._corpus().fit_in("m.words", counts), [
-            _asked(str(phrase)) for phrase in self._query.phrases
-        ]
+            elif phrase.prefix:  # Several words can begin with it, so the sum gives no count.
+                counts.append(f"({rank})")
+            else:
+                counts.append(f"width_bucket({rank} + 1e-6, {_SUMS})")
+        values = [_tsquery(str(phrase)) for phrase in self._query.phrases]
+        return self._corpus().fit_in("m.words", counts), values
 
-    def _match(self, table: str, words: str) -> tuple[str, list[str]]:
-        """What a row of the words of messages matches, and the values bound in it."""
+    def _match(self, table: str, expression: str) -> tuple[str, list[str]]:
+        """Return an expression as a condition on a row of `words`, and the values bound in it."""
+        query = _tsquery(expression)
         if not self._request.in_tools:
-            return f"{table}.vector @@ ?::tsquery", [_asked(words)]
-        return f"({table}.vector @@ ?::tsquery OR {table}.tools @@ ?::tsquery)", [_asked(words)] * 2
+            return f"{table}.vector @@ ?::tsquery", [query]
+        return f"({table}.vector @@ ?::tsquery OR {table}.tools @@ ?::tsquery)", [query, query]
 
     def _corpus(self) -> Corpus:
-        """The statistics of the messages that the asker may read."""
-        seen, phrases = self._visibility.message_condition, self._query.phrases
+        """Return the statistics of the messages that the asker may read."""
+        visible = self._visibility.message_condition
+        phrases = self._query.phrases
         if self._visibility.visible_from_ms:
-            totals = f"SELECT count(*), avg(words)::float8 FROM messages AS m WHERE {seen}"
+            totals = f"SELECT count(*), avg(words)::float8 FROM messages AS m WHERE {visible}"
         else:
-            counts = "coalesce(sum(entries), 0), sum(words)::float8 / nullif(sum(entries), 0)"
+            columns = "coalesce(sum(entries), 0), sum(words)::float8 / nullif(sum(entries), 0)"
             totals = (
-                f"SELECT {counts} FROM capsules AS c WHERE gone = 0 AND "
+                f"SELECT {columns} FROM capsules AS c WHERE gone = 0 AND "
                 f"{self._visibility.conversation_condition}"
             )
         texts, average = self._db.execute(totals).fetchone() or (0, None)
-        return corpus_of(
-            texts,
-            average,
-            [self._count_messages_with(phrase, seen) for phrase in phrases],
-            phrases,
-            (),
-        )
+        counts = [self._count_messages_with(phrase, visible) for phrase in phrases]
+        return corpus_of(texts, average, counts, phrases, ())
 
-    def _count_messages_with(self, phrase: Phrase, seen: str) -> int:
-        """How many messages that the asker may read have a phrase."""
+    def _count_messages_with(self, phrase: Phrase, visible: str) -> int:
+        """Return the number of messages with a phrase. `visible` is a condition on the messages."""
         matches, values = self._match("w", str(phrase))
         if not self._visibility.sees_all:
-            joined = f"words AS w JOIN messages AS m ON m.num = w.num WHERE {matches} AND {seen}"
-            return int(self._first(f"SELECT count(*) FROM {joined}", values))
-        some = f"SELECT 1 FROM words AS w WHERE {matches}"
-        count = int(
-            self._first(f"SELECT count(*) FROM ({some} LIMIT {_COUNTED}) AS max_looked_up", values)
-        )
-        if count == _COUNTED:
-            plan = self._first(f"EXPLAIN (FORMAT JSON) {some}", values)
+            joined = f"words AS w JOIN messages AS m ON m.num = w.num WHERE {matches} AND {visible}"
+            return int(self._first_value(f"SELECT count(*) FROM {joined}", values))
+        matching_rows = f"SELECT 1 FROM words AS w WHERE {matches}"
+        statement = f"SELECT count(*) FROM ({matching_rows} LIMIT {_MAX_COUNTED}) AS max_looked_up"
+        count = int(self._first_value(statement, values))
+        if count == _MAX_COUNTED:
+            plan = self._first_value(f"EXPLAIN (FORMAT JSON) {matching_rows}", values)
             count = max(count, int(plan[0]["Plan"]["Plan Rows"]))
         return count
 
-    def _first(self, statement: str, values: list[str]) -> Any:
+    def _first_value(self, statement: str, values: list[str]) -> Any:
         row = self._db.execute(statement, values).fetchone()
         return row[0] if row else 0
 
     def _title_matches(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
         if not self._query.match:
             return super()._title_matches(conditions, values, limit)
-        most = "" if limit < 0 else f" LIMIT {limit}"
+        limit_clause = "" if limit < 0 else f" LIMIT {limit}"
         rows = self._db.execute(
             "SELECT c.updated_ms, c.num, c.title, c.tags FROM names AS n JOIN capsules AS c ON "
             "c.num = n.num"
-            f" WHERE n.vector @@ ?::tsquery AND {conditions} ORDER BY c.num DESC{most}",
-            (_asked(self._match_expression), *values),
+            f" WHERE n.vector @@ ?::tsquery AND {conditions} ORDER BY c.num DESC{limit_clause}",
+            (_tsquery(self._match_expression), *values),
         ).fetchall()
         if not rows:
             return []
-        seen = f"c.gone = 0 AND {self._visibility.conversation_condition}"
+        visible = f"c.gone = 0 AND {self._visibility.conversation_condition}"
         totals = (
             "SELECT count(*), avg(length(c.title || c.tags))::float8 FROM capsules AS c "
-            f"WHERE {seen}"
+            f"WHERE {visible}"
         )
         texts, average = self._db.execute(totals).fetchone() or (0, None)
         joined = (
             "names AS n JOIN capsules AS c ON c.num = n.num WHERE n.vector @@ ?::tsquery "
-            f"AND {seen}"
+            f"AND {visible}"
         )
         phrases = self._query.phrases
-        having = [
-            int(self._first(f"SELECT count(*) FROM {joined}", [_asked(str(phrase))]))
+        counts = [
+            int(self._first_value(f"SELECT count(*) FROM {joined}", [_tsquery(str(phrase))]))
             for phrase in phrases
         ]
-        corpus = corpus_of(texts, average, having, phrases, TITLE_WEIGHTS)
+        corpus = corpus_of(texts, average, counts, phrases, TITLE_WEIGHTS)
         return [
             (corpus.fit(len(title + tags), title, tags), updated_ms, num)
             for updated_ms, num, title, tags in rows
@@ -187,29 +185,29 @@ class PostgresSearchPage(SearchPage):
 class PostgresFilterMatcher(FilterMatcher):
     """Finds the messages that match filters."""
 
-    max_looked_up = 1 << 62
+    max_looked_up = 1 << 62  # PostgreSQL needs no other way for many messages.
 
     def _compare_values(self, test: FieldCondition) -> set[int]:
-        text, values = compared(test)
+        condition, values = compared(test)
         if test.operator == "$empty":
-            text = (
+            condition = (
                 f"(type = 0 OR type = {TEXT} AND value = '' OR type IN (4, 5) AND number = 0) "
                 "AND ? = 1"
             )
         elif test.operator == "$exists":
-            text = "? = 1"
+            condition = "? = 1"
         elif not isinstance(values[-1], str):
-            text = text.replace("value", "number")
-            values = [Decimal(repr(each)) if isinstance(each, float) else each for each in values]
-        return self._numbers(text, [*self._scope, test.path, *values])
+            condition = condition.replace("value", "number")
+            values = [
+                Decimal(repr(value)) if isinstance(value, float) else value for value in values
+            ]
+        return self._numbers(condition, [*self._scope, test.path, *values])
 
     def _numbers(self, condition: str, values: list[Any]) -> set[int]:
-        return {
-            number
-            for (number,) in self._db.execute(
-                f"SELECT message FROM {self._source} AND path = ? AND {condition}", values
-            )
-        }
+        rows = self._db.execute(
+            f"SELECT message FROM {self._source} AND path = ? AND {condition}", values
+        )
+        return {number for (number,) in rows}
 
     def _match_texts(self, test: FieldCondition) -> set[int]:
         condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND {self._visible_condition}"
@@ -222,7 +220,7 @@ class PostgresFilterMatcher(FilterMatcher):
 
 
 def values_of(db: Any, path: str, conversation: str, hidden: VisibilityFilter) -> list[FieldValue]:
-    """As `facts.values_of`."""
+    """Return the values of a field in a conversation; see `filters.values_of`."""
     conditions = " AND ".join(
         ["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")]
     )
@@ -234,11 +232,9 @@ def values_of(db: Any, path: str, conversation: str, hidden: VisibilityFilter) -
         " GROUP BY 1, 2 ORDER BY 4 DESC, 2, 1",
         (conversation, path),
     )
-    return [
-        FieldValue(
-            value if is_text else orjson.loads(value),
-            total,
-            timestamps.blank_if_unknown(timestamps.from_ms(time_ms)),
-        )
-        for value, is_text, total, time_ms in rows
-    ]
+    values = []
+    for text, is_text, count, time_ms in rows:
+        value = text if is_text else orjson.loads(text)
+        time = timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
+        values.append(FieldValue(value, count, time))
+    return values

@@ -1,8 +1,10 @@
-"""Run queries that are written for SQLite on the tables of the index in PostgreSQL.
+"""Runs the queries of the index, which are written for SQLite, on tables in PostgreSQL.
 
-What must stay true: a query has the same result. Expressions that only SQLite has are translated.
-Where only one of both has an ability, the callers know it. A text in PostgreSQL can't have a NUL: a
-noncharacter replaces it.
+A statement is translated by a few replacements of text, and its values and results are converted.
+The modules that build statements know what only one of the two databases can do.
+
+What must stay true: a statement means the same in both databases. A text of PostgreSQL can hold no
+NUL, so a character that is in no text takes its place.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ if TYPE_CHECKING:
     import psycopg
 
 Row = tuple[Any, ...]
-_NUL, _STAND_IN = "\0", "\U0010fffe"
+_NUL = "\0"
+#: Replaces NUL in the database. Unicode assigns no character to this number.
+_NUL_REPLACEMENT = "\U0010fffe"
 #: A NUL in JSON, and the backslashes before it, which are pairs.
-_ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-_WORDS = (
+_ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+#: Patterns in SQL of SQLite, and the SQL of PostgreSQL in their place.
+_REPLACEMENTS = (
     (re.compile(r"INDEXED BY \w+"), ""),
     (re.compile(r"\bCROSS JOIN (\w+ AS \w+ ON|json_each)"), r"JOIN \1"),
     (re.compile(r"json_each\(\?\)"), "json_array_elements_text(?::json) AS j(value)"),
@@ -33,13 +38,13 @@ _WORDS = (
 
 @cache
 def _translated(statement: str) -> str:
-    for pattern, words in _WORDS:
-        statement = pattern.sub(words, statement)
+    for pattern, replacement in _REPLACEMENTS:
+        statement = pattern.sub(replacement, statement)
     return statement.replace("%", "%%").replace("?", "%s")
 
 
 class ResultCursor:
-    """The result of a statement, with the methods of a cursor of SQLite."""
+    """The result of a statement, with the methods and values of a cursor of SQLite."""
 
     def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
         self._cursor = cursor
@@ -50,69 +55,70 @@ class ResultCursor:
         return self._cursor.description
 
     def fetchall(self) -> list[Row]:
-        """All rows."""
-        return [tuple(map(_given, row)) for row in self._cursor.fetchall()]
+        """Return all rows."""
+        return [tuple(map(_from_postgres, row)) for row in self._cursor.fetchall()]
 
     def fetchone(self) -> Row | None:
-        """The first row."""
+        """Return the next row, or None."""
         row = self._cursor.fetchone()
-        return None if row is None else tuple(map(_given, row))
+        return None if row is None else tuple(map(_from_postgres, row))
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.fetchall())
 
 
 class IndexTables:
-    """The tables, in a transaction that has their schema first in its search path.
+    """The tables of the index in one transaction, in place of a connection of SQLite.
 
     Args:
-        connection: The connection.
+        connection: A connection in a transaction. The schema of the store is the first one in its
+            search path.
     """
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> ResultCursor:
-        """What a statement gives, with its values for `?`."""
-        bound = list(map(_bound, values))
+        """Run a statement of SQLite, with its values for `?`."""
+        parameters = list(map(_to_postgres, values))
         if "json_each" in statement:
-            bound = [
-                _ESCAPED.sub(rf"\1{_STAND_IN}", each) if isinstance(each, str) else each
-                for each in bound
+            parameters = [
+                _ESCAPED_NUL.sub(rf"\1{_NUL_REPLACEMENT}", value)
+                if isinstance(value, str)
+                else value
+                for value in parameters
             ]
-        # A plan for any words would be one for common words.
+        # PostgreSQL would plan a prepared statement for any words, as if they were common ones.
         is_prepared = False if "tsquery" in statement else None
         return ResultCursor(
             self._connection.execute(
-                _translated(statement), bound or None, binary=True, prepare=is_prepared
+                _translated(statement), parameters or None, binary=True, prepare=is_prepared
             )
         )
 
     def query(self, statement: str, *values: Any) -> list[Row]:
-        """The rows of a statement in PostgreSQL's words, with its values for `%s`."""
+        """Return the rows of a statement of PostgreSQL, with its values for `%s`."""
         cursor = self._connection.execute(statement, values or None, binary=True)
         return cursor.fetchall() if cursor.description else []
 
     def pipeline(self) -> AbstractContextManager[Any]:
-        """Statements of which nothing is asked are sent without waiting for each, while this is
-        entered.
-        """
+        """Send statements without waiting for the result of each, while the context is entered."""
         return self._connection.pipeline()
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Do a statement with each of these values."""
+        """Run a statement of SQLite once for each row of values."""
         self._connection.cursor().executemany(
-            _translated(statement), [list(map(_bound, row)) for row in rows]
+            _translated(statement), [list(map(_to_postgres, row)) for row in rows]
         )
 
 
-def _bound(value: Any) -> Any:
+def _to_postgres(value: Any) -> Any:
     if isinstance(value, str):
-        return value.replace(_NUL, _STAND_IN)
+        return value.replace(_NUL, _NUL_REPLACEMENT)
     return int(value) if isinstance(value, bool) else value
 
 
-def _given(value: Any) -> Any:
+def _from_postgres(value: Any) -> Any:
     if isinstance(value, str):
-        return value.replace(_STAND_IN, _NUL) if _STAND_IN in value else value
+        return value.replace(_NUL_REPLACEMENT, _NUL) if _NUL_REPLACEMENT in value else value
     return int(value) if isinstance(value, Decimal) else value

@@ -1,7 +1,11 @@
-"""Compute the changes that a write of a conversation reports to followers. Pure.
+"""The events of a write of a conversation: the rows that it adds to the table of changes.
 
-What must stay true: they are the kinds and fields of `Change` that the index of a store of files
-would have noticed of the same write.
+An event is a kind of `Change` with its further fields as JSON. The functions compare the versions of
+a document before and after the write. The transaction passes the events to the database, which
+stores them together with the write.
+
+What must stay true: the events are those that the index of a store of files would derive from the
+same write. This module reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -13,89 +17,138 @@ import orjson
 from capsule.engines.interface import CONVERSATIONS, Document
 from capsule.format.documents.head import Head
 
+#: Pairs of the kind of a change and its fields as JSON.
 Events = tuple[tuple[str, str], ...]
-#: Of a document that nobody lists, and of a change that nobody asks for.
-PLAIN: Events = (("", "{}"),)
+#: One event without a kind: the document is no conversation, or nobody lists this change. Its row
+#: still wakes trackers.
+UNREPORTED: Events = (("", "{}"),)
 
 
-def created(kind: str, document: Document, event: str = "created") -> Events:
-    """Of a new document, or one that came back."""
+def creation_events(kind: str, document: Document, event: str = "created") -> Events:
+    """Return the events of a new or a restored document; `event` is the kind of the first."""
     if kind != CONVERSATIONS:
-        return PLAIN
-    events = [_event(event, messages=[entry.get("id", "") for entry in document["history"]])]
+        return UNREPORTED
+    ids = [entry.get("id", "") for entry in document["history"]]
+    events = [_event(event, messages=ids)]
     lock = _lock(document)
-    return (*events, *([_event("locked", lock=lock)] if lock else []))
+    if lock:
+        events.append(_event("locked", lock=lock))
+    return tuple(events)
 
 
-def appended(
+def append_events(
     kind: str, ids: list[str], before: Document | None = None, after: Document | None = None
 ) -> Events:
-    """Of appended messages, and of the heads if that changed too."""
+    """Return the events of appended messages.
+
+    Args:
+        kind: The kind of the document.
+        ids: The ids of the messages.
+        before, after: The heads, if the write changes the head too.
+    """
     if kind != CONVERSATIONS:
-        return PLAIN
-    return (
-        _event("appended", messages=ids),
-        *(_of_heads(before, after) if before and after else ()),
-    )
+        return UNREPORTED
+    events = (_event("appended", messages=ids),)
+    if before and after:
+        return (*events, *_head_events(before, after))
+    return events
 
 
-def reheaded(kind: str, before: Document, after: Document, *, has_context: bool) -> Events:
-    """Of another head, or another context."""
-    if kind != CONVERSATIONS:
-        return PLAIN
-    return _of_heads(before, after, ["context"] if has_context else []) or PLAIN
-
-
-def replaced(
-    kind: str, before: Document, after: Document, old: list[str], new: list[str]
+def head_change_events(
+    kind: str, before: Document, after: Document, *, has_context: bool
 ) -> Events:
-    """Of another version; `old` and `new` are the entries as they stand in the file."""
+    """Return the events of a new head. `has_context`: the write replaces the context too."""
     if kind != CONVERSATIONS:
-        return PLAIN
-    was = dict(zip(map(_id, before["history"]), old, strict=True))
-    now = [*zip(map(_id, after["history"]), new, strict=True)]
-    kept = [at for at, (id, _) in enumerate(now) if id in was]
-    end = kept[-1] + 1 if kept else 0
-    added = [id for id, _ in now[end:] if id not in was]
-    edited = [id for id, body in now[:end] if was.get(id) != body]
-    there = {id for id, _ in now}
-    removed = [id for id in was if id not in there]
-    if not (added or edited or removed) and old != new:
-        edited = [id for id, _ in now]  # Only their order changed.
+        return UNREPORTED
+    other_fields = ["context"] if has_context else []
+    return _head_events(before, after, other_fields) or UNREPORTED
+
+
+def replacement_events(
+    kind: str, before: Document, after: Document, old_bodies: list[str], new_bodies: list[str]
+) -> Events:
+    """Return the events of a write that replaces the document.
+
+    Args:
+        kind: The kind of the document.
+        before, after: The document.
+        old_bodies, new_bodies: Its entries as the file has them.
+    """
+    if kind != CONVERSATIONS:
+        return UNREPORTED
+    old_entries = list(zip(map(_id, before["history"]), old_bodies, strict=True))
+    new_entries = list(zip(map(_id, after["history"]), new_bodies, strict=True))
+    events = _entry_events(old_entries, new_entries)
+    other_fields = []
+    if _encoded(before.get("context")) != _encoded(after.get("context")):
+        other_fields.append("context")
+    return (*events, *_head_events(before, after, other_fields)) or UNREPORTED
+
+
+def _entry_events(
+    old_entries: list[tuple[str, str]], new_entries: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return the events of changed entries, which are pairs of an id and a text."""
+    old_body_of = dict(old_entries)
+    new_ids = {id for id, _ in new_entries}
+    surviving = [position for position, (id, _) in enumerate(new_entries) if id in old_body_of]
+    # A new entry before a surviving one counts as edited.
+    append_start = surviving[-1] + 1 if surviving else 0
+    added = [id for id, _ in new_entries[append_start:]]
+    edited = [id for id, body in new_entries[:append_start] if old_body_of.get(id) != body]
+    removed = [id for id in old_body_of if id not in new_ids]
+    old_bodies = [body for _, body in old_entries]
+    new_bodies = [body for _, body in new_entries]
+    is_only_reordered = not (added or edited or removed) and old_bodies != new_bodies
+    if is_only_reordered:
+        edited = [id for id, _ in new_entries]
     events: list[tuple[str, str]] = []
     if edited or removed:
         events.append(_event("edited", messages=edited, removed=removed))
     if added:
         events.append(_event("appended", messages=added))
-    rest = ["context"] if _undated(before.get("context")) != _undated(after.get("context")) else []
-    return (*events, *_of_heads(before, after, rest)) or PLAIN
+    return events
 
 
-def _of_heads(before: Document, after: Document, more: list[str] | None = None) -> Events:
-    from capsule.engines.index.heads import HEAD_FIELDS, encode_head
-
-    old, new = (Head.of(document, "", 0) for document in (before, after))
-    events, fields = [], []
-    if old is not None and new is not None:
-        pairs = zip(
-            HEAD_FIELDS, orjson.loads(encode_head(old)), orjson.loads(encode_head(new)), strict=True
-        )
-        fields = [name for name, was, now in pairs if was != now]
+def _head_events(
+    before: Document, after: Document, other_fields: list[str] | None = None
+) -> Events:
+    """Return the events of a changed head and a changed lock. `other_fields` changed as well."""
+    events = []
+    fields = _changed_head_fields(before, after)
     if _metadata(before).get("currentNode") != _metadata(after).get("currentNode"):
         fields.append("current_node")
-    if not fields and _rest(before) != _rest(after):
+    if not fields and _unlisted_fields(before) != _unlisted_fields(after):
         fields.append("metadata")
-    fields += more or []
+    fields += other_fields or []
     if fields:
         events.append(_event("head", fields=fields))
-    was, now = _lock(before), _lock(after)
-    if _owner(was) != _owner(now):
-        events.append(_event("locked" if now else "unlocked", lock=now or was))
+    old_lock = _lock(before)
+    new_lock = _lock(after)
+    if _owner(old_lock) != _owner(new_lock):
+        if new_lock:
+            events.append(_event("locked", lock=new_lock))
+        else:
+            events.append(_event("unlocked", lock=old_lock))
     return tuple(events)
 
 
-def _event(event: str, **told: Any) -> tuple[str, str]:
-    return event, orjson.dumps({name: value for name, value in told.items() if value}).decode()
+def _changed_head_fields(before: Document, after: Document) -> list[str]:
+    """Return the names of the fields of lists that differ. Without valid heads, there are none."""
+    from capsule.engines.index.heads import HEAD_FIELDS, encode_head
+
+    old_head = Head.of(before, "", 0)
+    new_head = Head.of(after, "", 0)
+    if old_head is None or new_head is None:
+        return []
+    old_values = orjson.loads(encode_head(old_head))
+    new_values = orjson.loads(encode_head(new_head))
+    fields = zip(HEAD_FIELDS, old_values, new_values, strict=True)
+    return [name for name, old_value, new_value in fields if old_value != new_value]
+
+
+def _event(event: str, **fields: Any) -> tuple[str, str]:
+    return event, orjson.dumps({name: value for name, value in fields.items() if value}).decode()
 
 
 def _id(entry: Document) -> str:
@@ -107,25 +160,26 @@ def _metadata(document: Document) -> Document:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _rest(document: Document) -> bytes:
-    head = {
-        key: value
-        for key, value in document.items()
-        if key not in ("history", "context", "updatedAt", "metadata")
-    }
-    return _undated(
-        [head, {key: value for key, value in _metadata(document).items() if key != "lock"}]
-    )
+def _unlisted_fields(document: Document) -> bytes:
+    """Return the head without its time and its lock, as JSON, to be compared."""
+    separate = ("history", "context", "updatedAt", "metadata")
+    head = {key: value for key, value in document.items() if key not in separate}
+    metadata = {key: value for key, value in _metadata(document).items() if key != "lock"}
+    return _encoded([head, metadata])
 
 
-def _undated(value: Any) -> bytes:
+def _encoded(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
 def _lock(document: Document) -> Document | None:
+    """Return the active lock of a conversation."""
     lock = _metadata(document).get("lock")
     return lock if isinstance(lock, dict) and lock.get("active") is True else None
 
 
 def _owner(lock: Document | None) -> Any:
-    return None if lock is None else (lock.get("instanceId"), lock.get("host"), lock.get("name"))
+    """Return what identifies the owner of a lock."""
+    if lock is None:
+        return None
+    return lock.get("instanceId"), lock.get("host"), lock.get("name")

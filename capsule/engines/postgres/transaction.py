@@ -1,10 +1,13 @@
-"""Implement a transaction on a document in PostgreSQL.
+"""A transaction on a document in PostgreSQL.
 
-A transaction may begin with a cached state of the document. A write names this state, and the
-database refuses it if the document has changed. Then the transaction begins again.
+It holds no lock and no connection of the database. It begins with a state of the document, and each
+write names the version of this state: if another program wrote the document meanwhile, the write
+raises `ConcurrentWrite`, nothing is written, and the caller begins again. The state may be one that
+this process cached (`is_verified` False), which saves a round trip before a write. The engine lets
+one thread of a process at a time have a transaction on a document.
 
-What must stay true: nothing is locked in the database while Python works. No refusal and no result
-is based on a cached state before the database confirmed it. Threads of one process take turns.
+What must stay true: no answer and no refusal is based on a cached state before the database has
+confirmed its version (`ensure_unchanged`).
 """
 
 from __future__ import annotations
@@ -34,22 +37,22 @@ if TYPE_CHECKING:
     from capsule.rules.consent import PolicyInputs as Consent
     from capsule.rules.policy import PolicyTarget
 
-#: What a place of `follow` is: the era, and the number of entries.
+#: How far entries were read: the era, and the number of entries. See `RowState`.
 Place = tuple[int, int]
 
 
 class PostgresTransaction:
-    """The right to write one document. `Transaction` describes the methods.
+    """The right to write one version of a document. See `Transaction`, which describes the methods.
 
     Args:
         engine: The engine.
         kind, id: The document.
-        state: Its state, perhaps a cached one.
-        is_sure: Whether the database confirmed the state just now.
+        state: Its state: just read, or cached by this process.
+        is_verified: Whether the state was just read.
     """
 
     def __init__(
-        self, engine: PostgresEngine, kind: str, id: str, state: RowState, *, is_sure: bool
+        self, engine: PostgresEngine, kind: str, id: str, state: RowState, *, is_verified: bool
     ) -> None:
         self.id = id
         self.name = engine.name(kind, id)
@@ -58,74 +61,73 @@ class PostgresTransaction:
         self.decision_inputs: tuple[PolicyTarget, Consent] | None = None
         self._engine = engine
         self._kind = kind
-        self._is_sure = is_sure
-        self._go_on(state)
-        #: Whether the next write depends on the entries that there are.
+        self._is_verified = is_verified
+        self._set_state(state)
+        #: Whether the next write depends on the entries of the document.
         self._has_read = kind != CONVERSATIONS
-        #: The ids of entries that are not there, on which it may depend. That of an append has none
-        #: of its own there.
+        #: Ids that were looked up and not found. The next write depends on their absence, except
+        #: for the ids that it appends itself.
         self._missing: set[str] = set()
 
-    def _go_on(self, state: RowState) -> None:
-        self._now = state
+    def _set_state(self, state: RowState) -> None:
+        self._row_state = state
         self._document: Document | None = None
         self._bodies: list[str] = []
         self.state: DocumentState = state.public
         self.head: ParsedHead = state.head
 
-    def ensure_sure(self) -> None:
-        """Raise Interfered if the document is not as this transaction began with. Cost: at most a
-        look.
+    def ensure_unchanged(self) -> None:
+        """Raise ConcurrentWrite if the document has another version than this transaction's state.
+
+        Cost: one round trip, the first time.
         """
-        if not self._is_sure:
-            if self._engine.number(self._kind, self.id) != self._now.version:
+        if not self._is_verified:
+            if self._engine.version_number(self._kind, self.id) != self._row_state.version:
                 raise ConcurrentWrite
-            self._is_sure = True
+            self._is_verified = True
 
     def document(self) -> Document:
         self._has_read = True
         if self._document is None:
-            version, data, bodies = self._engine.whole(self._kind, self.id) or (0, b"", [])
-            if version != self._now.version:
+            version, data, bodies = self._engine.read_version(self._kind, self.id) or (0, b"", [])
+            if version != self._row_state.version:
                 raise ConcurrentWrite
-            self._document, self._is_sure, self._bodies = (
-                codec.decode(data, self.name),
-                True,
-                bodies,
-            )
+            self._document = codec.decode(data, self.name)
+            self._is_verified = True
+            self._bodies = bodies
         return self._document
 
     def follow(
         self, since: Place | None = None, own_entries: list[Document] | None = None
     ) -> EntriesSince:
-        place = self._now.era, self._now.entries
+        position = self._row_state.era, self._row_state.entries
         self._has_read = True
         if own_entries is not None:
-            return EntriesSince(place, own_entries, False)
-        if since == place:
-            self.ensure_sure()
-            return EntriesSince(place, [], False)
-        news = self._engine.follow(self._kind, self.id, since)
-        if news.position != place:
+            return EntriesSince(position, own_entries, False)
+        if since == position:
+            self.ensure_unchanged()
+            return EntriesSince(position, [], False)
+        new_entries = self._engine.follow(self._kind, self.id, since)
+        if new_entries.position != position:
             raise ConcurrentWrite
-        return news
+        return new_entries
 
     def find(self, id: str) -> tuple[int, Document] | None:
-        """Costs a look-up."""
+        """Cost: up to two round trips; none if the document was read."""
         if self._document is not None:
             return entry_with_id(self._document["history"], id)
-        self.ensure_sure()
-        found = self._engine.entry(self._kind, self.id, id)
-        if found is None:
+        self.ensure_unchanged()
+        positioned = self._engine.entry(self._kind, self.id, id)
+        if positioned is None:
             self._missing.add(id)
-        return found
+        return positioned
 
     def appended(self) -> list[Document]:
-        """Nothing: a write that was interrupted wrote nothing."""
+        """Return an empty list: an interrupted write leaves nothing to complete."""
         return []
 
     def ensure_durable(self) -> None:
-        """Do nothing: what was committed is durable."""
+        """Do nothing: a commit is durable."""
 
     def append(
         self,
@@ -137,25 +139,31 @@ class PostgresTransaction:
         head: Document | None,
         ends_active: bool,
     ) -> None:
-        """Cost: one round trip, also where others append at the same time."""
+        """Cost: one round trip, also if others append at the same time.
+
+        If the document has a later time than `time`, the messages get that one, and `entries` are
+        changed accordingly.
+        """
         ids = [str(entry.get("id", "")) for entry in entries]
-        before, goes_on = self._now, not (self._has_read or self._missing - {*ids})
-        if self.head.current is not None and not before.ends_active:
-            goes_on = False
-        after = {} if head is None else head_fields(head)
-        save = self._decided(exact=not goes_on, ends_active=ends_active)
+        old = self._row_state
+        # An independent append may follow appends of others that this transaction has not seen.
+        is_independent = not (self._has_read or self._missing - {*ids})
+        if self.head.current is not None and not old.ends_active:
+            is_independent = False
+        new_head = {} if head is None else head_fields(head)
+        save = self._base_write(exact=not is_independent, ends_active=ends_active)
         save |= {
-            "messages": [*map(message_key, ids)],
+            "messages": [message_key(id) for id in ids],
             "bodies": [body.decode() for body in encoded],
         }
-        save |= {"active": before.ends_active, "time": time, "stamp": updated_at}
+        save |= {"active": old.ends_active, "time": time, "stamp": updated_at}
         if head is not None:
-            save |= {"head": layout.fields(after), "rest": self._rest_with(head)}
-        self._write(save, told.appended(self._kind, ids, before.head.document, after or None))
-        if self._now.time > time:  # Others appended meanwhile, whose clock is ahead.
+            save |= {"head": layout.encode_fields(new_head), "rest": self._changed_rest(head)}
+        self._write(save, told.append_events(self._kind, ids, old.head.document, new_head or None))
+        if self._row_state.time > time:  # Others appended meanwhile, with a clock that is ahead.
             for entry in entries:
                 if entry.get("timestamp") == time:
-                    entry["timestamp"] = self._now.time
+                    entry["timestamp"] = self._row_state.time
 
     def set_head(
         self,
@@ -164,48 +172,46 @@ class PostgresTransaction:
         context: Callable[[], Iterable[bytes]] | None = None,
         ends_active: bool | None = None,
     ) -> None:
-        before = self._now
-        rest = self._rest_with(head)
+        old = self._row_state
+        rest = self._changed_rest(head)
         if context is not None:
-            others = {
+            in_head = head_fields(self.document())
+            other_fields = {
                 key: value
                 for key, value in self.document().items()
-                if key not in head_fields(self.document())
+                if key not in in_head and key != "history"
             }
-            others = {key: value for key, value in others.items() if key != "history"}
-            rest = layout.fields(
-                canonical.in_order(
-                    others | {"context": codec.decode(b"".join(context()), "context")}
-                )
-            )
-        # A write that leaves `updatedAt` as it is leaves it as others have made it meanwhile.
-        stamp = str(head.get("updatedAt", ""))
-        save = self._decided(exact=self._has_read or bool(self._missing), ends_active=ends_active)
-        save |= {"stamp": None if stamp == before.updated_at else stamp}
-        save |= {"head": layout.fields(head_fields(head)), "rest": rest}
-        self._write(
-            save,
-            told.reheaded(self._kind, before.head.document, head, has_context=context is not None),
+            other_fields["context"] = codec.decode(b"".join(context()), "context")
+            rest = layout.encode_fields(canonical.in_order(other_fields))
+        stamp: str | None = str(head.get("updatedAt", ""))
+        if stamp == old.updated_at:
+            stamp = None  # Appends of others may have set a later time, which stays.
+        save = self._base_write(
+            exact=self._has_read or bool(self._missing), ends_active=ends_active
         )
+        save |= {"stamp": stamp}
+        save |= {"head": layout.encode_fields(head_fields(head)), "rest": rest}
+        events = told.head_change_events(
+            self._kind, old.head.document, head, has_context=context is not None
+        )
+        self._write(save, events)
 
-    def _rest_with(self, head: Document) -> str | None:
-        """What is not in the columns of a head, if this one has some of it; None: as it is."""
+    def _changed_rest(self, head: Document) -> str | None:
+        """Return the new text of the column `rest`, or None if `head` has no field of it."""
         if set(head) <= set(head_fields(head)):
             return None
         document = canonical.in_order(self.document() | head)
-        return layout.pieces(document | {"history": []}).rest
+        return layout.split_document(document | {"history": []}).rest
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
-        """Cost: two round trips, and what is new behind the first entry that is another."""
+        """Cost: two round trips. The entries from the first different one on are written."""
         data = codec.encode(document)
         validation.check(document, data, self.name)
-        before, old, new = self.document(), self._bodies, layout.pieces(document)
-        shorter = zip(old, new.bodies, strict=False)
-        start = next(
-            (at for at, (was, now) in enumerate(shorter) if was != now),
-            min(len(old), len(new.bodies)),
-        )
-        save = self._decided(exact=True, ends_active=False) | {
+        old = self.document()
+        old_bodies = self._bodies
+        new = layout.split_document(document)
+        start = _first_difference(old_bodies, new.bodies)
+        save = self._base_write(exact=True, ends_active=False) | {
             "start": start,
             "inner_bytes": sum(len(body.encode()) + 2 for body in new.bodies),
             "messages": [
@@ -217,15 +223,16 @@ class PostgresTransaction:
             "rest": new.rest,
         }
         trash = removed and (removed[0], codec.encode(removed[1]))
-        self._write(save, told.replaced(self._kind, before, document, old, new.bodies), trash)
+        events = told.replacement_events(self._kind, old, document, old_bodies, new.bodies)
+        self._write(save, events, trash)
 
-    def _decided(self, *, exact: bool, ends_active: bool | None) -> DocumentWrite:
-        """What every write says."""
+    def _base_write(self, *, exact: bool, ends_active: bool | None) -> DocumentWrite:
+        """Return the fields that every write has."""
         return {
             "kind": self._kind,
             "id": self.id,
-            "tag": self._now.tag,
-            "version": self._now.version,
+            "tag": self._row_state.tag,
+            "version": self._row_state.version,
             "exact": exact,
             "ends_active": ends_active,
         }
@@ -233,18 +240,27 @@ class PostgresTransaction:
     def _write(
         self, save: DocumentWrite, events: told.Events, trash: tuple[str, bytes] | None = None
     ) -> None:
-        parsed = self._now.head if save.get("head") is None else None
-        self._go_on(self._engine.save(save, self.read_set, events, trash=trash, parsed=parsed))
-        self._is_sure = True
+        is_head_unchanged = save.get("head") is None
+        parsed = self._row_state.head if is_head_unchanged else None
+        self._set_state(self._engine.save(save, self.read_set, events, trash=trash, parsed=parsed))
+        self._is_verified = True
 
     def quarantine_copy(self, reason: str) -> str:
         self.document()
         return self._engine.trash.add(reason, self.id, self._engine.read(self._kind, self.id)).token
 
     def delete(self) -> Trashed:
-        """Cost: two round trips, one of which reads the document."""
-        version, data, _ = self._engine.whole(self._kind, self.id) or (0, b"", [])
-        if version != self._now.version:
+        """Cost: two round trips. The first one reads the document."""
+        version, data, _ = self._engine.read_version(self._kind, self.id) or (0, b"", [])
+        if version != self._row_state.version:
             raise ConcurrentWrite
-        self._is_sure = True
+        self._is_verified = True
         return self._engine.remove(self._kind, self.id, version, data, self.read_set)
+
+
+def _first_difference(old_bodies: list[str], new_bodies: list[str]) -> int:
+    """Return the first position at which two lists of entries differ."""
+    for position, (old_body, new_body) in enumerate(zip(old_bodies, new_bodies, strict=False)):
+        if old_body != new_body:
+            return position
+    return min(len(old_bodies), len(new_bodies))

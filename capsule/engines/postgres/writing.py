@@ -1,15 +1,19 @@
-"""Write documents: each write is one call of a function in the database, all or nothing.
+"""Writes and deletes documents. Each write calls one function of the database (`save` or `remove` in
+`schema.sql`), which does all of it or nothing.
 
-What must stay true: a write names the version that it was decided on, and the versions of the other
-documents of its read set. All writers lock documents in the same order. A write that is sent again,
-because its result was lost, is done once.
+A write names the version that it was decided on, and the versions and leases that the decision read.
+If one of them has changed, the function writes nothing, and this module raises `ConcurrentWrite` or
+`StoreBusy`. An append may depend on the head alone: then it is also done if others appended
+meanwhile.
+
+What must stay true: all writers lock documents in one order. A write has a random id. If its answer
+was lost and it is sent again, the database recognizes the id and does not repeat it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import uuid4
 
@@ -18,7 +22,7 @@ import orjson
 from capsule.engines.interface import Lease, ReadSet, Trashed
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.layout import RowState
-from capsule.engines.postgres.told import PLAIN, Events
+from capsule.engines.postgres.told import UNREPORTED, Events
 from capsule.errors import AlreadyExists, ConcurrentWrite, NotFound, StoreBusy
 from capsule.format.documents.head import ParsedHead
 
@@ -33,24 +37,24 @@ _REMOVE = (
     "%(event)s)"
 )
 
-_FIRST, _LAST = itemgetter(0), itemgetter(1)
-
 
 class DocumentWrite(TypedDict, total=False):
-    """A write of a document. A field that is None or left out stays as it is.
+    """A write of a document. A column stays unchanged if its field is None or left out.
 
     Attributes:
-        tag, version: Of the version that it was decided on; 0: there must be no document.
-        exact: Whether it must still be that version; else only its head; see `save` in
-            `schema.sql`.
-        active: What `ends_active` must be; None: anything.
-        start: The place from which on entries are replaced; None: entries are appended.
-        inner_bytes: With `start`, what all entries take in the file.
-        messages, bodies: The new entries: their ids as `message_key` writes them, and how they
-            stand in the file.
-        time: The time that an append gives its messages.
-        stamp: The new `updatedAt`.
-        head, rest, ends_active: Columns of the document.
+        kind, id: The document.
+        tag, version: Of the version that the write was decided on. 0: the document must not exist.
+        exact: Whether the document must still have this version. If False, appends of others may
+            have followed: only the tag must be the same.
+        active: With `exact` False, the value that `ends_active` must have. None: any.
+        start: The position from which on entries are replaced. None: entries are appended.
+        inner_bytes: With `start`, the size of all entries in the file, in bytes.
+        messages: The ids of the new entries, as `message_key` writes them.
+        bodies: The new entries, as the file has them.
+        time: The time that an append gives its messages. The database moves it forward if the
+            document has a later one.
+        stamp: The new `updatedAt`. The database moves it forward likewise.
+        head, rest, ends_active: New values of these columns.
     """
 
     kind: str
@@ -74,45 +78,51 @@ class DocumentWriter:
     """Writes documents.
 
     Args:
-        database: Where.
-        wrote: Called after each write.
+        database: The database.
+        on_written: Called after each write.
     """
 
-    def __init__(self, database: PostgresDatabase, wrote: Callable[[], None]) -> None:
+    def __init__(self, database: PostgresDatabase, on_written: Callable[[], None]) -> None:
         self._database = database
-        self._wrote = wrote
+        self._on_written = on_written
 
     def save(
         self,
         save: DocumentWrite,
         read_set: ReadSet,
-        events: Events = PLAIN,
+        events: Events = UNREPORTED,
         *,
         data: bytes | None = None,
         trash: tuple[str, bytes] | None = None,
         parsed: ParsedHead | None = None,
     ) -> RowState:
-        """Do a write; the document as it is then.
+        """Write a document, and return its new state.
 
         Args:
             save: The write.
-            read_set: The other documents and leases that it was decided on.
-            events: What it tells of a conversation: kinds of changes with their fields.
-            data: A document without entries.
-            trash: A kind, and what goes to the trash.
-            parsed: The head as it is then, if it stays as it is.
+            read_set: The versions and leases that the decision to write was based on.
+            events: The events that it adds to the feed of changes.
+            data: The bytes of a document without entries.
+            trash: A kind and a document that the write adds to the trash.
+            parsed: The parsed head, if this write leaves the head unchanged.
 
-        Raises Interfered, Taken, StoreBusy: nothing was written. StorageFailed, Refused.
+        Returns:
+            The new state. Its `version` is 0 if an earlier try had done the write, since others may
+            have appended after it.
+
+        Raises ConcurrentWrite, AlreadyExists, StoreBusy: nothing was written. Raises StorageFailed,
+        whose message tells whether the write is stored, and Refused. Cost: one round trip.
         """
-        kind, id = save["kind"], save["id"]
+        kind = save["kind"]
+        id = save["id"]
         write = {
             **save,
             "write": os.urandom(16).hex(),
-            "events": [*map(_FIRST, events)],
-            "told": [*map(_LAST, events)],
+            "events": [event for event, _ in events],
+            "told": [fields for _, fields in events],
         }
         if read_set:
-            write |= _guard(kind, id, read_set)
+            write |= _preconditions(kind, id, read_set)
         if trash is not None:
             write |= {"trash_kind": trash[0], "trash_token": new_token(trash[0], id)}
         values = {
@@ -121,27 +131,39 @@ class DocumentWriter:
             "data": data,
             "trash": trash and trash[1],
         }
-        ((row,),) = self._database.write(_SAVE, named=values, what="the write")
+        ((row,),) = self._database.write(_SAVE, named=values, write_name="the write")
         status, version, tag, era, entries, size, updated_at, newest, time, ends_active, head = (
             orjson.loads(row)
         )
         if status == "taken":
             raise AlreadyExists
-        self._ensure_done(status, read_set)
+        self._check_status(status, read_set)
         if parsed is None or head is not None:
             text = head if head is not None else save.get("head") or ""
-            name = f"{kind}/{id}.json"
-            parsed = ParsedHead(
-                layout.tag_of(tag), layout.head_of(text, updated_at, name) if text else {}
-            )
+            fields = {}
+            if text:
+                fields = layout.head_of(text, updated_at, f"{kind}/{id}.json")
+            parsed = ParsedHead(layout.tag_of(tag), fields)
         return RowState(
-            version, tag, era, entries, size, updated_at, newest, time, ends_active, parsed
+            version=version,
+            tag=tag,
+            era=era,
+            entries=entries,
+            size=size,
+            updated_at=updated_at,
+            newest=newest,
+            time=time,
+            ends_active=ends_active,
+            head=parsed,
         )
 
     def remove(
         self, kind: str, id: str, version: int, data: bytes, event: str, read_set: ReadSet
     ) -> Trashed:
-        """Move a version of a document to the trash. Raises as `save`."""
+        """Move this version of a document, whose bytes are `data`, to the trash.
+
+        `event` is the kind of the change in the feed. Raises the same as `save`.
+        """
         token = new_token(kind, id)
         values = {
             "kind": kind,
@@ -152,30 +174,32 @@ class DocumentWriter:
             "event": event,
         }
         rows = self._database.write(
-            _REMOVE, named=values | _guard(kind, id, read_set), what="the deletion"
+            _REMOVE, named=values | _preconditions(kind, id, read_set), write_name="the deletion"
         )
-        ((status, at),) = rows
-        self._ensure_done(status, read_set)
-        return Trashed(id, at, token, "")
+        ((status, deleted_at),) = rows
+        self._check_status(status, read_set)
+        return Trashed(id, deleted_at, token, "")
 
-    def _ensure_done(self, status: str, read_set: ReadSet) -> None:
+    def _check_status(self, status: str, read_set: ReadSet) -> None:
+        """Raise the error of a write that was not done, and report one that was."""
         if status == "lease":
             name = next(lease.name for lease in read_set.values() if isinstance(lease, Lease))
-            raise lost(name)
+            raise lease_lost(name)
         if status not in ("ok", "done"):
             raise ConcurrentWrite
-        self._wrote()
+        self._on_written()
 
 
-def _guard(kind: str, id: str, read_set: ReadSet) -> dict[str, Any]:
-    """What must be as it was: other documents by their versions, and leases."""
-    others = [read for at, read in read_set.items() if at != (kind, id)]
+def _preconditions(kind: str, id: str, read_set: ReadSet) -> dict[str, Any]:
+    """Return the versions of other documents and the leases that a write requires.
+
+    The written document itself is left out: the write names its version.
+    """
+    others = {name: item for name, item in read_set.items() if name != (kind, id)}
+    leases = [item for item in others.values() if isinstance(item, Lease)]
     versions = {
-        at: number_of(read)
-        for at, read in read_set.items()
-        if at != (kind, id) and not isinstance(read, Lease)
+        name: number_of(item) for name, item in others.items() if not isinstance(item, Lease)
     }
-    leases = [read for read in others if isinstance(read, Lease)]
     return {
         "kinds": [kind for kind, _ in versions],
         "ids": [id for _, id in versions],
@@ -194,25 +218,25 @@ class PostgresVersion:
 
 
 def number_of(version: Any) -> int:
-    """The number of a version of a document; 0: there is none; -1: of another engine."""
+    """Return the number of a version of a document: 0 for None, -1 for one of another engine."""
     return 0 if version is None else getattr(version, "number", -1)
 
 
 def message_key(id: str) -> str:
-    """The id of a message as a `bytea` is written."""
+    """Return the id of a message as the text of a `bytea`."""
     return "\\x" + id.encode("utf-8", "surrogatepass").hex()
 
 
 def new_token(kind: str, id: str) -> str:
-    """A name in the trash."""
+    """Return a new name in the trash."""
     return f"{kind}~{id}~{uuid4().hex[:16]}"
 
 
-def lost(name: str) -> StoreBusy:
-    """The error that a lease has another holder."""
+def lease_lost(name: str) -> StoreBusy:
+    """Return the error for a lease that has another holder."""
     return StoreBusy(f"{name} now has another holder", id=name, holder="another process")
 
 
 def not_in_trash(token: str) -> NotFound:
-    """The error that there is no such document in the trash."""
+    """Return the error for a name that is not in the trash."""
     return NotFound(f"{token} is not in the trash", id=token)
