@@ -457,7 +457,12 @@ class _Planner:
         if self._people.documents.exists(id):  # An agent of another project has this id.
             id = f"{id}-{scope[-6:]}"
         action = Action(
-            "register", id, "", None, {"name": name, "project": file.project}, file=file.path
+            kind="register",
+            on=id,
+            other="",
+            before=None,
+            after={"name": name, "project": file.project},
+            file=file.path,
         )
         try:
             return self._people.directory.resolve(f"{name}@{scope}", None)
@@ -529,10 +534,18 @@ class _Planner:
             is_excluded = bool(excluded & {"*", channel.name, listing.id})
             if not (channel.is_default and listing.is_in and is_excluded):
                 continue
-            action = Action("member", listing.id, id, True, None, id, file.path)
+            action = Action(
+                kind="member",
+                on=listing.id,
+                other=id,
+                before=True,
+                after=None,
+                by=id,
+                file=file.path,
+            )
             if action.key in self._declared:
                 continue
-            (member,) = (m for m in channels.members(listing.id) if m.id == id)
+            (member,) = (member for member in channels.members(listing.id) if member.id == id)
             if member.source == "default":  # Else it joined by itself, or was invited.
                 self._plan(action)
 
@@ -549,11 +562,12 @@ class _Planner:
             key = (kind, *self._ids(kind, on, other, by))
             before = current_value(self._copy, key)
         except CapsuleError as error:
-            self._plan(Action(kind, on, other, None, after, by, file).refused(error.message))
+            action = Action(kind, on, other, before=None, after=after, by=by, file=file)
+            self._plan(action.refused(error.message))
             return
         if after is None:  # A channel that is declared without an access keeps it, or is open.
             after = before or "open"
-        action = Action(*key, before, after, by, file)
+        action = Action(*key, before=before, after=after, by=by, file=file)
         if (before, after) == ("block", "allow"):
             action = action.refused(
                 f"{key[1]} has blocked {key[2]}, and a file can't lift the block"
@@ -612,12 +626,12 @@ def _applied_changes(history: Iterable[Plan]) -> dict[ActionKey, Action]:
             if action.outcome == "refused":
                 continue
             # Leaving and registering drop what earlier plans did to the value, so it is not undone.
-            first = changes.pop(action.key, action)
+            first_action = changes.pop(action.key, action)
             has_left_by_itself = action.by is not None and action.after is None
             if action.kind == "register" or has_left_by_itself:
                 continue
-            if first.before != action.after:
-                changes[action.key] = replace(action, before=first.before)
+            if first_action.before != action.after:
+                changes[action.key] = replace(action, before=first_action.before)
     return changes
 
 

@@ -109,7 +109,13 @@ RULES: dict[str, dict[Action, frozenset[Relation]]] = {
 # --- Channels ---
 
 #: How an agent stands to a channel; see `_channel_standing`.
-ChannelStanding = Literal["member", "reader", "returner", "observer", "outsider"]
+ChannelStanding = Literal[
+    "member",
+    "reader",  # It is no member, and reads an open channel.
+    "returner",  # It left by itself, and may join again.
+    "observer",  # It finds the channel, and does not read it.
+    "outsider",  # It must not learn that the channel exists.
+]
 
 #: What an agent may do in a channel without a permission. Everything else needs a member with one.
 _FREE_ACTIONS: dict[ChannelStanding, frozenset[Action]] = {
@@ -180,6 +186,8 @@ def _direct_pair(id: str) -> frozenset[str]:
 class PolicyDecision(NamedTuple):
     """The answer of the policy.
 
+    As a tuple it is always true: ask `allowed`.
+
     Attributes:
         reason: Why it is not allowed.
         hint: What could be done instead; empty: nothing. A function if the hint names members:
@@ -209,6 +217,10 @@ class PolicyTarget:
     """The fields of a conversation that a decision depends on; or an agent (type "agent").
 
     Attributes:
+        members: The participants of a direct or group, or the members of a channel, also those that
+            left.
+        archived: Whether it is archived. `decide` does not ask for this.
+        history: What a participant of a group reads: `all` messages, or those since it `joined`.
         channel: The fields of the channel; None: it is no channel.
         created_by: The agent that created it; empty: it does not say.
         members_by_id: The members by their ids.

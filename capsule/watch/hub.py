@@ -52,11 +52,9 @@ _LINGER_S = 10.0
 class Waiter:
     """A reader that waits for changes.
 
-    Args:
+    Attributes:
         ids: The documents that it waits for. None: all.
         wake: Is called in the hub's thread, and must return at once.
-
-    Attributes:
         must_refresh: Whether it was woken without a known change, so that it must update the index
             itself.
     """
@@ -86,6 +84,7 @@ class ChangeHub:
             many, there may be more.
 
     Attributes:
+        max_changes: The argument.
         is_closed: Whether `close` was called.
     """
 

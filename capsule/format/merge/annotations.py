@@ -264,13 +264,13 @@ def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | Non
     The second is None if the capsule has no `currentNode` instead. The result is None if no merge
     noted such a message, or somebody switched to another branch since.
     """
-    wanted_node = metadata.get("currentWanted")
-    if not isinstance(wanted_node, dict) or not isinstance(wanted_node.get("message"), str):
+    deferred = metadata.get("currentWanted")
+    if not isinstance(deferred, dict) or not isinstance(deferred.get("message"), str):
         return None
-    instead = wanted_node.get("instead")
+    instead = deferred.get("instead")
     if instead != metadata.get("currentNode"):
         return None
-    return wanted_node["message"], instead
+    return deferred["message"], instead
 
 
 # --- Annotations of a message ---
