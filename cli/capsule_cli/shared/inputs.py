@@ -1,7 +1,8 @@
 """Read texts from the command line, a file or standard input, and ask a person for consent.
 
-What must stay true: text that is not UTF-8 is refused with its name and the position of the byte.
-An action that one command can't undo happens only after a person or `--yes` agreed to it.
+What must stay true: text of a file or of standard input that is not UTF-8 is refused, with the name
+of its source and the position of the byte. `capsule_cli.app` checks the arguments.
+A command that can't be undone by one command calls `ensure_confirmed` before it acts.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def read_file(path: str) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
         with open(fd, "rb") as file:
             # A shell passes <(command) as a pipe in /dev/fd. It has a writer, so it ends.
-            is_pipe_of_shell = path.startswith(("/dev/fd/", "/proc/self/fd/"))
-            if not stat.S_ISREG(os.fstat(fd).st_mode) and not is_pipe_of_shell:
+            may_be_pipe_of_shell = path.startswith(("/dev/fd/", "/proc/self/fd/"))
+            if not stat.S_ISREG(os.fstat(fd).st_mode) and not may_be_pipe_of_shell:
                 raise InvalidInput(
                     f"{path} is not a regular file; name a file, or use standard input"
                 )
@@ -76,12 +77,13 @@ def read_file(path: str) -> bytes:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Return bytes as text, without the last line end.
+    """Return bytes as text, without a byte order mark at the beginning and the last line end.
 
     Raises InvalidInput: they are not valid UTF-8. The message has `name` and the position.
     """
     try:
-        text = data.decode("utf-8-sig")
+        # Not as utf-8-sig, which counts the position of an error from behind the mark.
+        text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise InvalidInput(
             f"{name}: byte {error.start} (0x{data[error.start]:02x}) is not valid UTF-8; save the text "
@@ -91,7 +93,7 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def ensure_confirmed(*questions: str, yes: bool, has_undo: bool = False) -> None:
-    """Return if the caller of the command agrees to its effect.
+    """Return if the user, or the agent, who runs the command agrees to its effect.
 
     A person at a terminal is asked, unless `--yes` was given. Without a terminal, an effect that
     one command undoes is permitted, and any other needs `--yes`: an agent's shell has no terminal

@@ -93,6 +93,7 @@ def test_a_program_that_fails_makes_nothing_and_says_why(capsule: Any, plan: str
         ("kill -9 $$", 1, "failed with signal 9"),
         ("true", 2, "it wrote nothing"),
         ("printf 'a\\377'", 2, "byte 1 (0xff) is not valid UTF-8"),
+        ("printf '\\357\\273\\277ab\\377'", 2, "byte 5 (0xff) is not valid UTF-8"),
         ("yes", 2, "wrote more than 1,000 bytes"),
     ]:
         assert said in capsule("summarize", plan, "--command", command, expect=code).stderr
