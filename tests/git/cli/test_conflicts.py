@@ -77,6 +77,16 @@ def test_resolve_keeps_a_value_by_its_number_or_takes_another(capsule: Any, disp
     assert "conflicts" not in json.loads(capsule.file(disputed).read_text())["metadata"]
 
 
+def test_leaving_a_later_conflict_names_the_fields_that_were_resolved(
+    capsule: Any, disputed: str
+) -> None:
+    screen = capsule.terminal("git", "resolve", disputed, typed="1\nq\n", expect=1)
+    assert "title was left; resolved before it: metadata.pinned" in screen
+    assert "nothing was changed" not in screen
+    [left] = capsule.json("git", "resolve", "--list")
+    assert left["field"] == "title"
+
+
 def test_resolve_takes_a_text_as_it_is(capsule: Any, disputed: str) -> None:
     assert (
         capsule.json("git", "resolve", disputed, "title", "--value", "17")["settled"][0]["value"]

@@ -51,7 +51,9 @@ def resolve(
         autocompletion=complete_id,
     ),
     field: str | None = argument(
-        "FIELD", "The field. You may leave it out if only one field has a conflict."
+        "FIELD",
+        "The field. Without it: every field with a conflict, one after the other. With --keep or "
+        "--value there must be only one.",
     ),
     keep: int | None = option("--keep N", "Take the N-th of its values, from 1.", min=1),
     value: str | None = option(
@@ -78,9 +80,18 @@ def resolve(
     with open_conversation(id) as (store, conversation_id):
         resolved = []
         for field_conflict in _matching_conflicts(
-            store, conversation_id, field, only_one=keep is not None or value is not None
+            store, conversation_id, field, must_be_one=keep is not None or value is not None
         ):
-            chosen = _chosen_value(field_conflict, keep, value)
+            try:
+                chosen = _chosen_value(field_conflict, keep, value)
+            except CommandStopped:
+                if not resolved:
+                    raise
+                # The earlier answers are already written, one after the other.
+                fields = ", ".join(one_line(entry["field"]) for entry in resolved)
+                raise CommandStopped(
+                    f"{one_line(field_conflict.field)} was left; resolved before it: {fields}"
+                ) from None
             store.conflicts.resolve(conversation_id, field_conflict.field, chosen)
             resolved.append({"field": field_conflict.field, "value": chosen})
         remaining = [conflict.as_json() for conflict in store.conflicts.list(conversation_id)]
@@ -88,6 +99,7 @@ def resolve(
         f"{conversation_id}: {one_line(entry['field'])} is {_value_text(entry['value'])}"
         for entry in resolved
     )
+    # The names in the JSON are public, and older than those of the variables.
     print_answer({"id": conversation_id, "settled": resolved, "left": remaining}, done)
     if remaining and not global_options.json:
         print_notice(
@@ -96,10 +108,11 @@ def resolve(
 
 
 def _matching_conflicts(
-    store: CoreStore, id: str, field: str | None, *, only_one: bool
+    store: CoreStore, id: str, field: str | None, *, must_be_one: bool
 ) -> list[Conflict]:
-    """Return the conflicts to resolve. Raises InvalidInput: none matches, or several match and only
-    one is permitted.
+    """Return the conflicts of a field, or all if `field` is None.
+
+    Raises InvalidInput: none matches, or several match and `must_be_one` is set.
     """
     conflicts = store.conflicts.list(id)
     names = ", ".join(one_line(conflict.field) for conflict in conflicts)
@@ -110,7 +123,7 @@ def _matching_conflicts(
         raise InvalidInput(
             f"conversation {id} has no conflict in {one_line(field or '')!r}, only: {names}"
         )
-    if only_one and len(matching) > 1:
+    if must_be_one and len(matching) > 1:
         raise InvalidInput(
             f"conversation {id} has conflicts in several fields; name one of: {names}"
         )
@@ -131,7 +144,8 @@ def _chosen_value(conflict: Conflict, keep: int | None, value: str | None) -> An
             raise InvalidInput(
                 f"{conflict.field} has {len(conflict.values)} values; there is no number {number}"
             )
-        return conflict.values[number - 1][0]
+        chosen, _time = conflict.values[number - 1]
+        return chosen
     if all(other is None or isinstance(other, str) for other, _ in conflict.values):
         return value
     try:
@@ -163,4 +177,5 @@ def _ask_for_number(conflict: Conflict) -> int:
 
 
 def _value_text(value: Any) -> str:
+    """Return a value in one line. None, which stands for a field that is absent, is `null`."""
     return one_line(value if isinstance(value, str) else orjson.dumps(value).decode())
