@@ -2,8 +2,8 @@
 
 What must stay true: the server gets the command, arguments and environment of the entry, and of
 this process's environment only the variables that every program passes on. Only a tool that changes
-nothing is called. A server that does not answer, or breaks the protocol, is a problem in the report
-and no exception.
+nothing is called. A server that does not start or answer, or breaks the protocol, is a problem in the
+report and no exception.
 """
 
 from __future__ import annotations
@@ -22,12 +22,19 @@ from typing import Any, BinaryIO
 from capsule.mcp_server.clients.programs import LaunchCommand
 from capsule.mcp_server.tools.answers.results import token_cost
 
-#: Seconds for all requests together.
+#: Seconds for starting the server, all requests and stopping it.
 TIMEOUT_S = 30.0
-#: The tool that is called. It changes nothing, and needs no argument.
+#: The tool that is called. It changes nothing.
 PROBE_TOOL = "list_conversations"
 #: Characters of stderr, from the end, that a finding repeats.
 _MAX_STDERR_CHARS = 2000
+#: Prints the store that a server with this argument and environment serves, and the reason.
+_LOCATE_STORE = """
+import sys
+from capsule.locate import locate_store
+location = locate_store(sys.argv[1] if len(sys.argv) > 1 else None)
+print(location.root, location.explanation, sep="\\n")
+"""
 
 
 @dataclass(slots=True)
@@ -43,7 +50,9 @@ class ProbeReport:
     tokens: int = 0
     #: How long it took until it answered.
     ready_ms: int = 0
-    #: The directory of the store that it serves, and the reason why it serves this one, in words.
+    #: The directory of the store that its arguments, environment and folder lead to, and the reason
+    #: why it is this one, in words. If it can't be found out, the store is empty, and the reason
+    #: says why.
     store: str = ""
     reason: str = ""
 
@@ -57,14 +66,17 @@ def probe(
         launch: How the entry starts the server.
         cwd: The folder in which the program would start it, unless the entry names one.
         store: The store that it has to serve. None: any.
-        timeout_s: Seconds for all requests together.
+        timeout_s: Seconds for starting the server, all requests and stopping it. Finding the store
+            before that may take as long again.
     """
     report = ProbeReport()
     cwd = launch.cwd or cwd
-    name = os.path.join(cwd, launch.command) if os.path.dirname(launch.command) else launch.command
-    if shutil.which(name, path={**_environment(), **launch.env}.get("PATH")) is None:
+    program = launch.command
+    if os.path.dirname(program):
+        program = os.path.join(cwd, program)
+    if shutil.which(program, path={**_environment(), **launch.env}.get("PATH")) is None:
         report.problems.append(
-            f"{launch.command} no longer exists, or is not executable; write the entry again"
+            f"{launch.command} can't be found, or is not executable; write the entry again"
         )
         return report
     if not os.path.isdir(cwd):
@@ -72,7 +84,7 @@ def probe(
             f"its working directory {cwd} is not a directory; correct the entry's cwd"
         )
         return report
-    report.store, report.reason = _store(launch, cwd)
+    report.store, report.reason = _store_served_by(launch, cwd, timeout_s)
     logger = logging.getLogger("mcp")
     level = logger.level
     with tempfile.TemporaryFile() as stderr:
@@ -85,11 +97,14 @@ def probe(
             stderr.seek(0)
             if error_output := stderr.read().decode("utf-8", "replace").strip():
                 report.problems[-1] += f"; it said: {error_output[-_MAX_STDERR_CHARS:]}"
-    if (
-        not report.problems
-        and store is not None
-        and os.path.realpath(report.store) != os.path.realpath(store)
-    ):
+    if report.problems or store is None:
+        return report
+    if not report.store:
+        report.problems.append(
+            f"whether it serves {store} can't be found out: {report.reason}; write the entry again "
+            f"with --store {store}"
+        )
+    elif os.path.realpath(report.store) != os.path.realpath(store):
         report.problems.append(
             f"it serves {report.store}, not {store}; write the entry again with --store {store}"
         )
@@ -122,6 +137,7 @@ def _talk(
 
     async def talk() -> None:
         start_s = time.perf_counter()
+        unfinished_step = "answer"
         transport = stdio_client(server, errlog=stderr)  # type: ignore[arg-type]
         with anyio.move_on_after(timeout_s) as scope:
             async with Client(transport, mode="legacy", message_handler=receive) as client:
@@ -142,20 +158,17 @@ def _talk(
                 elif (answer := await client.call_tool(PROBE_TOOL, {"limit": 1})).is_error:
                     error_output = " ".join(getattr(block, "text", "") for block in answer.content)
                     report.problems.append(f"{PROBE_TOOL} failed: {error_output}")
+                unfinished_step = "stop"
         if scope.cancelled_caught:
-            failed, words = (
-                "stop" if report.tools else "answer",
-                shlex.join([launch.command, *launch.args]),
-            )
+            command = shlex.join([launch.command, *launch.args])
             report.problems.append(
-                f"it did not {failed} within {timeout_s:g} s; try it in a terminal: {words}"
+                f"it did not {unfinished_step} within {timeout_s:g} s; try it in a terminal: {command}"
             )
 
     try:
         anyio.run(talk)
-    except (
-        Exception
-    ) as error:  # the SDK has its own for each thing a server can do wrong, some of them in groups
+    except Exception as error:
+        # The SDK has its own for each thing a server can do wrong, some of them in groups.
         report.problems.append(f"it ended, or did not speak the protocol: {_error_text(error)}")
     if invalid_output:
         report.problems.append(
@@ -170,18 +183,24 @@ def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _store(launch: LaunchCommand, cwd: str) -> tuple[str, str]:
-    """Return the store that such a server serves, and the reason. A process with the server's
-    environment calls the function that a server calls too.
+def _store_served_by(launch: LaunchCommand, cwd: str, timeout_s: float) -> tuple[str, str]:
+    """Return the store that such a server serves, and the reason. If it can't be found out, return
+    an empty text and the error.
+
+    A process with the server's environment calls the function that a server calls too.
     """
-    code = (
-        "import sys; from capsule.locate import locate_store as find; found = "
-        "find((sys.argv[1:] or [None])[0])\n"
-    )
-    code += "print(found.root, found.words, sep='\\n')"
     python_variables = {"PYTHONUTF8": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-P", "-c", code, *filter(None, [launch.store])]
+    command = [sys.executable, "-P", "-c", _LOCATE_STORE, *filter(None, [launch.store])]
     environment = {**_environment(), **launch.env, **python_variables}
-    completed = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, check=False)
-    root, _, words = completed.stdout.decode().strip().rpartition("\n")
-    return root, words
+    try:
+        output = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, check=True, timeout=timeout_s
+        ).stdout
+    except subprocess.CalledProcessError as error:
+        return "", error.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+    except subprocess.TimeoutExpired:
+        return "", f"the store was not found within {timeout_s:g} s"
+    except OSError as error:
+        return "", f"{sys.executable} can't be started: {error.strerror}"
+    root, _, explanation = output.decode().strip().rpartition("\n")
+    return root, explanation

@@ -15,6 +15,23 @@ pytestmark = pytest.mark.slow
 
 CAPSULE = str(Path(sys.executable).with_name("capsule"))
 
+#: Answers everything but a call of a tool.
+_SERVER_WHOSE_TOOL_HANGS = """
+import json, sys
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["method"] == "initialize":
+        version = request["params"]["protocolVersion"]
+        info = {"name": "hanging", "version": "1"}
+        result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+    elif request["method"] == "tools/list":
+        result = {"tools": [{"name": "list_conversations", "inputSchema": {"type": "object"}}]}
+    else:
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
+
 
 def script(tmp_path: Path, text: str) -> str:
     path = tmp_path / "server.sh"
@@ -48,15 +65,44 @@ def test_the_store_is_the_one_of_the_directory_and_the_environment_the_entry_giv
     launch = LaunchCommand(
         CAPSULE, ("mcp",), env={"CAPSULE_STORE": capsule.root.name}, cwd=str(capsule.root.parent)
     )
-    assert doctor.probe(launch, cwd=places.home).store == str(capsule.root)
+    seen = doctor.probe(launch, cwd=places.home)
+    assert seen.store == str(capsule.root) and "CAPSULE_STORE" in seen.reason
     own = doctor.probe(LaunchCommand(CAPSULE, ("mcp",)), cwd=places.home, store=str(capsule.root))
     assert own.store.startswith(places.home)
     assert own.problems == [
         (
-            f"it serves {own.store}, and not {capsule.root}; write the entry anew with --store "
+            f"it serves {own.store}, not {capsule.root}; write the entry again with --store "
             f"{capsule.root}"
         )
     ]
+
+
+def test_a_store_that_can_not_be_found_out_is_a_finding_with_the_reason(
+    capsule: Program, tmp_path: Path
+) -> None:
+    server = script(tmp_path, f"CAPSULE_STORE= exec '{CAPSULE}' mcp --store '{capsule.root}'")
+    launch = LaunchCommand(server, env={"CAPSULE_STORE": "/nowhere"})
+    seen = doctor.probe(launch, cwd=str(tmp_path), store=str(capsule.root))
+    [problem] = seen.problems
+    assert seen.store == "" and "/nowhere" in seen.reason
+    assert str(capsule.root) in problem and seen.reason in problem
+
+
+def test_finding_the_store_ends_at_the_timeout(tmp_path: Path) -> None:
+    store, reason = doctor._store_served_by(LaunchCommand("capsule"), str(tmp_path), 0.001)
+    assert store == "" and "within 0.001 s" in reason
+
+
+def test_a_tool_that_never_answers_is_not_called_a_server_that_does_not_stop(
+    tmp_path: Path,
+) -> None:
+    server = tmp_path / "server.py"
+    server.write_text(_SERVER_WHOSE_TOOL_HANGS, encoding="utf-8")
+    launch = LaunchCommand(sys.executable, (str(server),))
+    seen = doctor.probe(launch, cwd=str(tmp_path), timeout_s=5)
+    [problem] = seen.problems
+    assert seen.tools == 1
+    assert problem.startswith("it did not answer within 5 s")
 
 
 def test_a_server_that_does_not_work_is_a_finding_with_what_it_said(tmp_path: Path) -> None:
