@@ -303,6 +303,15 @@ def test_an_open_call_at_the_end_of_the_active_branch_is_resumed_too() -> None:
     assert changed_by_import(made, data, FORMAT) == []
 
 
+def test_a_call_in_a_record_that_is_no_answer_is_written_back_and_gets_no_result() -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {}}
+    imported = document(record("a", None, content=[call]), record("b", "a", type="assistant"))
+    (data,) = written([imported], FORMAT)
+
+    messages = [(one["uuid"], one["message"]["content"]) for one in lines(data)]
+    assert messages == [("a", [call]), ("b", "b")]
+
+
 @pytest.mark.parametrize("format", ["claude-code", "codex"])
 def test_calls_are_written_as_the_models_accept_them_and_no_import_takes_the_changes(
     format: str,
