@@ -1,3 +1,1 @@
-"""Conversations of agent SDKs, kept as capsules: each module satisfies an interface of an SDK, and
-imports none.
-"""
+"""Store the conversations of agent SDKs as capsules. No module imports an SDK."""

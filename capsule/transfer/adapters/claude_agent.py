@@ -1,7 +1,13 @@
-"""A session store of the Claude Agent SDK that keeps each transcript as a conversation.
+"""Store the transcripts of the Claude Agent SDK as conversations.
 
-`ClaudeAgentOptions(session_store=CapsuleSessionStore(store))`. It satisfies `SessionStore`, and
-imports no SDK. An entry with a `uuid` is kept once, also when a batch comes again.
+Usage: `ClaudeAgentOptions(session_store=CapsuleSessionStore(store))`. The class satisfies the
+protocol `SessionStore` of the SDK, and imports no SDK.
+
+A transcript is a list of entries. Each becomes a message of the conversation, with the fields that
+a message lacks in `metadata.source` (`items`). The key of a transcript is kept in the head.
+
+Invariants: an entry is loaded as it was appended. An entry with a `uuid` is stored once, also if
+its batch is appended again.
 """
 
 from __future__ import annotations
@@ -21,162 +27,198 @@ from capsule.transfer.records.coercion import moment, object_of, objects_of, tex
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
+#: The name of the SDK. It is a tag of the conversations.
 _NAME = "claude-agent-sdk"
+#: Between the texts of two blocks in one field of a message.
+_SEPARATOR = "\n\n"
 
 
 def _read(entry: Fields) -> Fields:
-    message = object_of(entry.get("message"))
-    role, content = message.get("role"), message.get("content")
-    time = {"timestamp": moment(entry.get("timestamp"))} if moment(entry.get("timestamp")) else {}
+    """Return the message of an entry. An entry that is no message becomes a hidden one."""
+    body = object_of(entry.get("message"))
+    role = body.get("role")
+    content = body.get("content")
     if role not in ("user", "assistant"):
-        return {"role": "system", "content": "", "metadata": {"hidden": True}} | time
+        fields: Fields = {"role": "system", "content": "", "metadata": {"hidden": True}}
+        return with_nonempty(fields, timestamp=moment(entry.get("timestamp")))
     blocks: dict[str, list[Fields]] = {}
     for block in objects_of(content):
         blocks.setdefault(text_of(block.get("type")), []).append(block)
     results = blocks.get("tool_result", [])
-    texts = [text_of(block.get("text")) for block in blocks.get("text", ())]
-    text = content if isinstance(content, str) else "\n\n".join(filter(None, texts))
     if results and role == "user":
-        result_content = results[0].get("content")
-        parts = (text_of(part.get("text")) for part in objects_of(result_content))
-        result = result_content if isinstance(result_content, str) else "\n\n".join(parts)
-        is_error = {"metadata": {"isError": True}} if results[0].get("is_error") is True else {}
-        entry_fields = {
-            "role": "tool",
-            "content": result,
-            "toolCallId": text_of(results[0].get("tool_use_id")),
-        }
-        return entry_fields | is_error | time
-    calls = [
-        {
-            "id": text_of(block.get("id")),
-            "name": text_of(block.get("name")),
-            "arguments": block.get("input", {}),
-        }
-        for block in blocks.get("tool_use", ())
-    ]
+        fields = _result_fields(results[0])
+        return with_nonempty(fields, timestamp=moment(entry.get("timestamp")))
+    if isinstance(content, str):
+        text = content
+    else:
+        texts = [text_of(block.get("text")) for block in blocks.get("text", ())]
+        text = _SEPARATOR.join(filter(None, texts))
+    thoughts = [text_of(block.get("thinking")) for block in blocks.get("thinking", ())]
+    model = body.get("model")
     return with_nonempty(
-        {"role": role, "content": text} | time,
-        model=message.get("model") if isinstance(message.get("model"), str) else None,
-        reasoning="\n\n".join(
-            text_of(block.get("thinking")) for block in blocks.get("thinking", ())
-        ),
-        toolCalls=calls,
+        {"role": role, "content": text},
+        timestamp=moment(entry.get("timestamp")),
+        model=model if isinstance(model, str) else None,
+        reasoning=_SEPARATOR.join(thoughts),
+        toolCalls=[_call_of_block(block) for block in blocks.get("tool_use", ())],
     )
 
 
+def _result_fields(block: Fields) -> Fields:
+    """Return the message of the result of a call, without its time."""
+    content = block.get("content")
+    if isinstance(content, str):
+        text = content
+    else:
+        text = _SEPARATOR.join(text_of(part.get("text")) for part in objects_of(content))
+    call_id = text_of(block.get("tool_use_id"))
+    fields: Fields = {"role": "tool", "content": text, "toolCallId": call_id}
+    if block.get("is_error") is True:
+        fields["metadata"] = {"isError": True}
+    return fields
+
+
+def _call_of_block(block: Fields) -> Fields:
+    return {
+        "id": text_of(block.get("id")),
+        "name": text_of(block.get("name")),
+        "arguments": block.get("input", {}),
+    }
+
+
 def _write(fields: Fields) -> Fields:
-    """The entry without its type, which only entries of the SDK have: that tells them from other
-    messages.
+    """Return the entry of a message, without its type.
+
+    The type is kept in `metadata.source`. So only a message that was made of an entry of the SDK
+    has one.
     """
     if fields["role"] == "system":
         return {}
     if fields["role"] == "tool":
-        error = {"is_error": True} if fields.get("metadata", {}).get("isError") else {}
         result = {
             "type": "tool_result",
             "tool_use_id": fields.get("toolCallId", ""),
             "content": fields["content"],
         }
-        return {"message": {"role": "user", "content": [result | error]}}
+        if fields.get("metadata", {}).get("isError"):
+            result["is_error"] = True
+        return {"message": {"role": "user", "content": [result]}}
     if fields["role"] == "user":
         return {"message": {"role": "user", "content": fields["content"]}}
-    blocks: list[Fields] = (
-        [{"type": "thinking", "thinking": fields["reasoning"]}] if "reasoning" in fields else []
-    )
-    blocks += [{"type": "text", "text": fields["content"]}] if fields["content"] else []
+    body = {"role": "assistant", "content": _blocks_of(fields)}
+    return {"message": with_nonempty(body, model=fields.get("model"))}
+
+
+def _blocks_of(fields: Fields) -> list[Fields]:
+    """Return the content blocks of a message of the model."""
+    blocks: list[Fields] = []
+    if "reasoning" in fields:
+        blocks.append({"type": "thinking", "thinking": fields["reasoning"]})
+    if fields["content"]:
+        blocks.append({"type": "text", "text": fields["content"]})
     for call in fields.get("toolCalls", ()):
         block = {"id": call.get("id"), "name": call.get("name"), "input": call.get("arguments")}
         blocks.append({"type": "tool_use", **block})
-    return {
-        "message": with_nonempty(
-            {"role": "assistant", "content": blocks}, model=fields.get("model")
-        )
-    }
+    return blocks
 
 
 class CapsuleSessionStore:
-    """Transcripts as conversations: one for each project, session and subagent."""
+    """Stores transcripts as conversations: one for each project, session and subagent."""
 
     def __init__(self, store: CoreStore) -> None:
-        """Use an open store, which must outlive this object."""
-        self._store = store.beside(keep_locks=False)
-
-    if (
-        TYPE_CHECKING
-    ):  # The SDK does without it, and asks whether it is there; but its protocol names it.
-
-        async def list_session_summaries(self, project_key: str) -> list[Any]:
-            """Not offered: the SDK loads each session instead. Raises nothing. Cost: none."""
-
-    def _items(self, key: Mapping[str, str]) -> Items:
-        names = "\0".join((key["project_key"], key["session_id"], key.get("subpath", "")))
-        return Items(self._store, _NAME, names, Pair(_read, _write), key)
-
-    def conversation_id(self, key: Mapping[str, str]) -> str:
-        """The id of the conversation of a transcript. Raises KeyError for a key that the SDK
-        doesn't give. Cost: none.
+        """Use an open store.
 
         Args:
-            key: As the SDK gives it: `project_key`, `session_id`, and for a subagent `subpath`.
+            store: The store. It must stay open as long as this object is used.
+        """
+        self._store = store.beside(keep_locks=False)
+
+    # The protocol of the SDK names this method. At run time it must be missing: then the SDK loads
+    # each session instead.
+    if TYPE_CHECKING:
+
+        async def list_session_summaries(self, project_key: str) -> list[Any]:
+            """Is not offered: the SDK loads each session instead. Raises nothing. Cost: none."""
+
+    def _items(self, key: Mapping[str, str]) -> Items:
+        session = "\0".join((key["project_key"], key["session_id"], key.get("subpath", "")))
+        return Items(
+            store=self._store, name=_NAME, session=session, item=Pair(_read, _write), key=key
+        )
+
+    def conversation_id(self, key: Mapping[str, str]) -> str:
+        """Return the id of the conversation of a transcript.
+
+        Args:
+            key: The key from the SDK: `project_key`, `session_id`, and for a subagent `subpath`.
+
+        Raises KeyError if the key lacks one of them. Cost: none.
         """
         return self._items(key).id
 
     async def append(self, key: Any, entries: list[Any]) -> None:
-        """Append entries of a transcript, all or none. Raises the errors of `Store.append`. Cost:
-        one fdatasync.
+        """Append entries to a transcript, all or none.
+
+        Raises the errors of `Store.append`. Cost: one fdatasync.
         """
         await to_thread.run_sync(
             lambda: self._items(key).add(entries, lambda entry: entry.get("uuid"))
         )
 
     async def load(self, key: Any) -> list[Any] | None:
-        """The entries of a transcript in their order. None: there is none. Raises InvalidDocument.
-        Cost: reading it.
+        """Return the entries of a transcript in their order. None: it has none.
+
+        Messages that another program added to the conversation are left out.
+
+        Raises InvalidDocument. Cost: reading the conversation.
         """
         items = self._items(key)
-        entries = await to_thread.run_sync(lambda: items.entries(is_all=True))
-        items_of_entries = [items.item(entry) for entry in entries or ()]
-        return [entry for entry in items_of_entries if "type" in entry] or None
+        messages = await to_thread.run_sync(lambda: items.entries(is_all=True))
+        entries = [items.item(message) for message in messages or ()]
+        return [entry for entry in entries if "type" in entry] or None
 
     async def list_sessions(self, project_key: str) -> list[Any]:
-        """The sessions of a project with the times of their last change, in milliseconds. Cost: as
-        `sessions`.
+        """Return the sessions of a project, with the times of their last change in milliseconds.
+
+        Cost: as `sessions`.
         """
 
-        def listed() -> list[dict[str, Any]]:
+        def rows() -> list[dict[str, Any]]:
             return [
                 {"session_id": key["session_id"], "mtime": timestamps.ms_of(head.updated_at)}
                 for head, key in sessions(self._store, _NAME)
                 if key.get("project_key") == project_key and not key.get("subpath")
             ]
 
-        return await to_thread.run_sync(listed)
+        return await to_thread.run_sync(rows)
 
     async def list_subkeys(self, key: Any) -> list[str]:
-        """The subpaths of the transcripts of a session's subagents. Cost: as `sessions`."""
-        return [subkey["subpath"] for subkey in await to_thread.run_sync(self._below, key)]
+        """Return the subpaths of the subagents of a session. Cost: as `sessions`."""
+        subagent_keys = await to_thread.run_sync(self._subagent_keys, key)
+        return [subagent_key["subpath"] for subagent_key in subagent_keys]
 
-    def _below(self, key: Any) -> list[Fields]:
-        keys = [
-            session_key
-            for _, session_key in sessions(self._store, _NAME)
-            if session_key.get("subpath")
-        ]
-        return [
-            session_key
-            for session_key in keys
-            if all(session_key.get(name) == key[name] for name in ("project_key", "session_id"))
-        ]
+    def _subagent_keys(self, key: Any) -> list[Fields]:
+        """Return the keys of the transcripts of a session's subagents."""
+        subagent_keys = []
+        for _, transcript_key in sessions(self._store, _NAME):
+            if not transcript_key.get("subpath"):
+                continue
+            if all(transcript_key.get(name) == key[name] for name in ("project_key", "session_id")):
+                subagent_keys.append(transcript_key)
+        return subagent_keys
 
     async def delete(self, key: Any) -> None:
-        """Move a transcript to the trash, and those of its subagents. Raises Locked, LockLost.
-        Cost: as `sessions`.
+        """Move a transcript to the trash. With a session, its subagents are moved too.
+
+        Raises Locked, LockLost. Cost: as `sessions`.
         """
 
-        def delete() -> None:
-            for transcript_key in (*(() if key.get("subpath") else self._below(key)), key):
+        def delete_transcripts() -> None:
+            keys = [key]
+            if not key.get("subpath"):
+                keys = [*self._subagent_keys(key), key]
+            for transcript_key in keys:
                 with suppress(NotFound):
                     self._store.delete(self.conversation_id(transcript_key))
 
-        await to_thread.run_sync(delete)
+        await to_thread.run_sync(delete_transcripts)
