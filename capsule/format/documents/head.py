@@ -185,7 +185,8 @@ class ParsedHead:
     """A head and the values in it that every write needs, computed once.
 
     Attributes:
-        tag: A value that every write but an append changes. So two heads with one tag are the same.
+        tag: A value that every write but an append changes. So two heads with one tag differ only in
+            `updatedAt`.
         document: All of the capsule but context and history; not to be changed in place.
         metadata: Its metadata.
         type: The conversation's type.

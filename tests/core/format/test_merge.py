@@ -30,6 +30,7 @@ from tests.core.format.replicas import (
 from tests.core.format.replicas import clean as cleaned
 
 TYPES = ("chat", "direct", "group", "channel")
+LATE = "2026-01-01T00:01:49.000Z"
 ALL = (*MESSAGES, *MESSAGES, *HEADS, *BY_HAND)
 #: What converges in any order: what stores write (see the module's docstring).
 STORED = (*MESSAGES, *MESSAGES, *HEADS)
@@ -531,6 +532,23 @@ def test_two_titles_of_persons_are_a_conflict_and_the_later_stands() -> None:
             ],
         }
     ]
+
+
+def test_one_title_that_two_persons_gave_has_the_later_time_in_every_order_of_merges() -> None:
+    base = begun("chat", 1)
+    titled = []
+    for title, time in (
+        ("x", "2026-01-01T00:01:41.000Z"),
+        ("y", "2026-01-01T00:01:42.000Z"),
+        ("y", LATE),
+    ):
+        version = copy.deepcopy(base) | {"title": title}
+        version["metadata"] |= {"titleSetBy": "user", "titleSetAt": time}
+        titled.append(version)
+    for first, second, third in itertools.permutations(titled):
+        merged = merge(base, merge(base, first, second).document, third).document
+        (conflict,) = recorded(merged)
+        assert {"value": "y", "at": LATE} in conflict["values"]
 
 
 def test_a_conflict_that_one_side_settled_is_settled() -> None:
