@@ -1,18 +1,22 @@
-"""Merge what an import brings into a conversation that is here (`merge`).
+"""Merge a new version of an imported conversation into the one in the store (`merge`).
 
-Both sides may have changed since the last import, which stored a digest of each message and of each
-field of the head. A side whose digest is still the stored one changed nothing.
+The `present` document is in the store, the `incoming` one comes from the source. Both may have
+changed since the last import. The last import stored a digest of each message and of each field of
+the head in the provenance (`metadata.imported`). A side with the same digest as then did not change
+the message or field. A capsule that was exported from this store has no such digests. There
+`editedAt` decides for a message, and the note of the export for the head (`export_note`).
 
-Invariants: what was added or changed at the source is taken. What was changed or removed here
-stays. Where both sides changed the same, `OnConflict` decides, and the store moves what is replaced
-to the trash. Nothing is removed because the source lacks it. An older export replaces nothing.
-Pure.
+Invariants: a message or field that only the source added or changed is taken from the source. One
+that only this store changed or removed stays. If both sides changed it, `OnConflict` decides, and
+the store moves the replaced version to the trash. Nothing is removed because the source lacks it.
+A version of the source that is older than the last imported one replaces nothing. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Literal
 
 from capsule.format.json.canonical import order_message
@@ -27,10 +31,11 @@ from capsule.transfer.drafts.digests import (
 from capsule.transfer.records.coercion import object_of, without
 
 Document = dict[str, Any]
-#: Where the source and this store changed the same: leave it, take what the source has, or make a
-#: second conversation.
+#: What an import does if the source and this store changed the same message or field: keep the
+#: version of the store, take the version of the source, or make a second conversation.
 OnConflict = Literal["skip", "update", "copy"]
-_OF_HEAD = ("title", "context")
+#: The merged fields of the head that are not in its metadata.
+_OUTSIDE_METADATA = ("title", "context")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,9 @@ class MergeOutcome:
     """The result of merging a source into a conversation.
 
     Attributes:
-        document: The merged conversation. It is the present one if nothing changes.
-        conflicts: How many fields and messages both sides had changed.
-        kept_title: Whether the source has another title, and the one that a person gave here stays.
+        document: The merged conversation. It is `present` itself if nothing changes.
+        conflicts: The number of fields and messages that both sides changed.
+        kept_title: Whether the source has another title, but the title from a person stays.
     """
 
     document: Document
@@ -49,8 +54,9 @@ class MergeOutcome:
 
 
 def contradicts(present: Document, incoming: Document) -> bool:
-    """Return whether a source has another text for a message that was not changed here, and is not
-    dated later.
+    """Return whether the source changed a message without a later time of its conversation.
+
+    Messages that were changed in the store do not count, and neither do fields besides the text.
     """
     if _time_of(incoming) != _time_of(present):
         return False
@@ -59,12 +65,13 @@ def contradicts(present: Document, incoming: Document) -> bool:
         current_entry = current_entries.get(source_entry["id"])
         if current_entry is None or _spoken_fields(current_entry) == _spoken_fields(source_entry):
             continue
-        if _is_newer(current_entry, source_entry, is_own=False):
+        if _change_of(current_entry, source_entry, is_own=False) is _Change.AT_SOURCE:
             return True
     return False
 
 
 def _spoken_fields(entry: Document) -> tuple[Any, ...]:
+    """Return the fields of a message that a reader sees."""
     return entry["role"], entry["content"], entry.get("toolCalls")
 
 
@@ -80,47 +87,32 @@ def merge(
     unchanged: Collection[str] = (),
     exported_head: Mapping[str, str] | None = None,
 ) -> MergeOutcome:
-    """Merge what a source has into a conversation.
+    """Merge the version of a source into a conversation. Neither document is changed.
 
     Args:
-        present: The conversation as it is, with the `updatedAt` of the write.
-        incoming: What the source has now, as `document_of` makes it, with the same id.
-        removed: The ids of messages that were removed here. They are not added again.
-        prefer_source: Whether the source's version is taken where both sides changed.
-        is_own: Whether the source is a capsule of this id.
-        is_other_source: Whether another source brought the conversation. Then this one replaces
-            nothing, unless it is dated later.
+        present: The conversation in the store, with the time of this write as its `updatedAt`.
+        incoming: The conversation of the source, from `document_of`, with the same id.
+        removed: The ids of messages that were removed in the store. They are not added again.
+        prefer_source: Whether the version of the source is taken if both sides changed it.
+        is_own: Whether the source is a capsule with this id.
+        is_other_source: Whether the last import was from another source. Then this one replaces
+            something only if its time is later.
         is_trusted: Whether the source may replace a title that a person gave.
-        unchanged: The ids of messages that the source has as an export of this store wrote them.
-            They replace nothing.
-        exported_head: The digests of the fields of the head as an export of this store wrote them.
-            None: the source is not such an export.
+        unchanged: The ids of the source's messages that nobody changed since this store exported
+            them. They replace nothing.
+        exported_head: The digests of the fields of the head when this store exported it. None: the
+            source is no such export.
     """
+    is_outdated = not is_own and _is_older(present, incoming, is_other_source=is_other_source)
+    result = present | {
+        "history": list(present["history"]),
+        "metadata": dict(present["metadata"]),
+    }
     conflicts = 0
-    present_time, source_time = _time_of(present), _time_of(incoming)
-    is_older = source_time < present_time or (is_other_source and source_time == present_time)
-    is_outdated = is_older and not is_own
-    history = list(present["history"])
-    places = {entry["id"]: place for place, entry in enumerate(history)}
-    source_tree = Tree(incoming["history"])
-    added_ids: set[str] = set()
-    old_leaf = _leaf(present)
-    for source_place, entry in enumerate(incoming["history"]):
-        place = places.get(entry["id"])
-        if place is None:
-            if entry["id"] not in removed:
-                added_ids.add(entry["id"])
-                _append(history, entry, _parent(source_tree, source_place, places))
-                places[entry["id"]] = len(history) - 1
-            continue
-        if is_outdated or entry["id"] in unchanged:
-            continue
-        is_newer = _is_newer(history[place], entry, is_own=is_own)
-        conflicts += is_newer is None
-        if is_newer or (is_newer is None and prefer_source):
-            history[place] = _replaced(history[place], entry, present["updatedAt"])
-    result = present | {"history": history, "metadata": dict(present["metadata"])}
     if not is_outdated:
+        conflicts += _merge_messages(
+            result, incoming, unchanged, prefer_source=prefer_source, is_own=is_own
+        )
         conflicts += _merge_head(
             result,
             present,
@@ -130,18 +122,82 @@ def merge(
             is_trusted=is_trusted,
             exported_head=exported_head,
         )
-    _choose_active_leaf(result, old_leaf, _leaf(incoming), added_ids)
-    is_named = present["metadata"].get("titleSetBy") != "auto"
-    kept_title = is_named and incoming["title"] != result["title"] == present["title"]
-    if exported_head and exported_head.get("title") == digests_of_head(incoming)["title"]:
-        kept_title = False  # The source has the title that the export had.
+    added_ids = _add_messages(result["history"], incoming, removed)
+    _choose_active_leaf(result, _leaf(present), _leaf(incoming), added_ids)
+    kept_title = _keeps_title_of_person(present, incoming, result, exported_head)
     if result == present:
         result = present
     return MergeOutcome(result, conflicts, kept_title)
 
 
+def _is_older(present: Document, incoming: Document, *, is_other_source: bool) -> bool:
+    """Return whether the source has an older version than the last import had.
+
+    Another source must be later: at the same time, the version that was imported first wins.
+    """
+    present_time = _time_of(present)
+    source_time = _time_of(incoming)
+    if is_other_source:
+        return source_time <= present_time
+    return source_time < present_time
+
+
+def _add_messages(
+    history: list[Document], incoming: Document, removed: Collection[str]
+) -> set[str]:
+    """Append the messages of the source that `history` lacks, and return their ids."""
+    source_tree = Tree(incoming["history"])
+    known_ids = {entry["id"] for entry in history}
+    added_ids: set[str] = set()
+    for source_position, entry in enumerate(incoming["history"]):
+        if entry["id"] in known_ids or entry["id"] in removed:
+            continue
+        _append(history, entry, _parent(source_tree, source_position, known_ids))
+        known_ids.add(entry["id"])
+        added_ids.add(entry["id"])
+    return added_ids
+
+
+def _merge_messages(
+    result: Document,
+    incoming: Document,
+    unchanged: Collection[str],
+    *,
+    prefer_source: bool,
+    is_own: bool,
+) -> int:
+    """Replace the messages of `result` that the source changed. Return the number of conflicts."""
+    history = result["history"]
+    positions = {entry["id"]: position for position, entry in enumerate(history)}
+    conflicts = 0
+    for entry in incoming["history"]:
+        position = positions.get(entry["id"])
+        if position is None or entry["id"] in unchanged:
+            continue
+        change = _change_of(history[position], entry, is_own=is_own)
+        if change is _Change.IN_BOTH:
+            conflicts += 1
+        if change is _Change.AT_SOURCE or (change is _Change.IN_BOTH and prefer_source):
+            history[position] = _replaced(history[position], entry, result["updatedAt"])
+    return conflicts
+
+
+def _keeps_title_of_person(
+    present: Document,
+    incoming: Document,
+    result: Document,
+    exported_head: Mapping[str, str] | None,
+) -> bool:
+    """Return whether a title from a person stays although the source has another one."""
+    if present["metadata"].get("titleSetBy") == "auto" or result["title"] != present["title"]:
+        return False
+    if exported_head and exported_head.get("title") == digests_of_head(incoming)["title"]:
+        return False  # The source has the title that this store exported.
+    return bool(incoming["title"] != result["title"])
+
+
 def _replaced(current_entry: Document, source_entry: Document, stamp: str) -> Document:
-    """Return the message of the source in the place that the current one has in the tree."""
+    """Return the message of the source with the parent of the current one, edited at `stamp`."""
     fields = without(source_entry, "parent") | {"editedAt": stamp}
     if "parent" in current_entry:
         fields["parent"] = current_entry["parent"]
@@ -149,26 +205,33 @@ def _replaced(current_entry: Document, source_entry: Document, stamp: str) -> Do
 
 
 def _time_of(document: Document) -> str:
-    """Return when the source changed the conversation, as stored by the import. Empty: unknown."""
+    """Return when the source changed the conversation, by its provenance. Empty: unknown."""
     time = provenance_of(document).get("updatedAt")
     return time if isinstance(time, str) else ""
 
 
-def _is_newer(current_entry: Document, source_entry: Document, *, is_own: bool) -> bool | None:
-    """Return whether a message of the source replaces the current one. None: both were changed."""
-    if is_own:
-        if digest_of_message(source_entry) == digest_of_message(current_entry):
-            return False
-        source_time = source_entry.get("editedAt") or ""
-        current_time = current_entry.get("editedAt") or ""
-        if source_time == current_time:
-            return None
-        return bool(source_time > current_time)
-    if provenance_of(current_entry).get("digest") == source_entry["metadata"][IMPORTED]["digest"]:
-        return False
-    if is_edited(current_entry):
-        return None
-    return True
+class _Change(Enum):
+    """What happened to a message since the last import, as far as the source matters."""
+
+    NOT_AT_SOURCE = "the source did not change it, or has an older version"
+    AT_SOURCE = "only the source changed it"
+    IN_BOTH = "the source and this store changed it"
+
+
+def _change_of(current_entry: Document, source_entry: Document, *, is_own: bool) -> _Change:
+    """Return which sides changed a message. `is_own`: the source is a capsule with the same id."""
+    if not is_own:
+        source_digest = source_entry["metadata"][IMPORTED]["digest"]
+        if provenance_of(current_entry).get("digest") == source_digest:
+            return _Change.NOT_AT_SOURCE
+        return _Change.IN_BOTH if is_edited(current_entry) else _Change.AT_SOURCE
+    if digest_of_message(source_entry) == digest_of_message(current_entry):
+        return _Change.NOT_AT_SOURCE
+    source_time = source_entry.get("editedAt") or ""
+    current_time = current_entry.get("editedAt") or ""
+    if source_time == current_time:
+        return _Change.IN_BOTH  # Nothing shows which version is newer.
+    return _Change.AT_SOURCE if source_time > current_time else _Change.NOT_AT_SOURCE
 
 
 def _merge_head(
@@ -183,8 +246,9 @@ def _merge_head(
 ) -> int:
     """Copy the fields of the head that the source changed into `result`.
 
-    Returns the number of fields that were changed here too. They are copied only if the source is
-    preferred.
+    Returns the number of fields that both sides changed. These are copied only if `prefer_source`.
+    The provenance of `result` gets the digests of the fields for the next import. A field that was
+    not copied keeps its digest, so that the next import reports the conflict again.
     """
     current_digests = digests_of_head(current)
     source_digests = digests_of_head(incoming)
@@ -196,21 +260,22 @@ def _merge_head(
         )
     else:
         base_digests = dict(exported_head)
-    taken_digests = dict(source_digests)
+    stored_digests = dict(source_digests)
     conflicts = 0
     for name in {**base_digests, **source_digests}:
         if source_digests.get(name) in (current_digests.get(name), base_digests.get(name)):
-            continue  # The source has what is here, or did not change it.
-        is_changed_here = base_digests.get(name) != current_digests.get(name)
-        conflicts += is_changed_here
-        if is_changed_here and not prefer_source:
-            taken_digests.pop(name, None)
+            continue  # Both sides have the same value, or the source did not change it.
+        is_conflict = base_digests.get(name) != current_digests.get(name)
+        if is_conflict:
+            conflicts += 1
+        if is_conflict and not prefer_source:
+            stored_digests.pop(name, None)
             if name in base_digests:
-                taken_digests[name] = base_digests[name]
+                stored_digests[name] = base_digests[name]
             continue
         _copy_head_field(name, incoming, result)
     if not is_own:
-        result["metadata"][IMPORTED] = {**incoming["metadata"][IMPORTED], "digest": taken_digests}
+        result["metadata"][IMPORTED] = {**incoming["metadata"][IMPORTED], "digest": stored_digests}
     return conflicts
 
 
@@ -222,14 +287,14 @@ def _base_digests(
     is_own: bool,
     is_trusted: bool,
 ) -> dict[str, str]:
-    """Return the digests of the version that both sides began with, as far as it is known.
+    """Return the digests of the head that both sides began with. Empty: they are not known.
 
-    The digests of another program's conversation were stored by the last import. A capsule with all
-    messages that are here, and a later time, is a later version of the present one.
+    For a conversation of another program, the last import stored them. A capsule (`is_own`) with a
+    later time and all messages of the current conversation is a later version of it.
     """
     if not is_own:
-        stored: dict[str, str] = object_of(provenance_of(current).get("digest"))
-        return stored
+        imported_digests: dict[str, str] = object_of(provenance_of(current).get("digest"))
+        return imported_digests
     incoming_ids = {entry["id"] for entry in incoming["history"]}
     has_all = all(entry["id"] in incoming_ids for entry in current["history"])
     if not has_all or incoming["updatedAt"] <= current["updatedAt"]:
@@ -243,9 +308,12 @@ def _base_digests(
 
 def _copy_head_field(name: str, incoming: Document, result: Document) -> None:
     """Give a field of the head the value that the source has. Remove it if the source has none."""
-    source_fields, target_fields = incoming["metadata"], result["metadata"]
-    if name in _OF_HEAD:
-        source_fields, target_fields = incoming, result
+    if name in _OUTSIDE_METADATA:
+        source_fields = incoming
+        target_fields = result
+    else:
+        source_fields = incoming["metadata"]
+        target_fields = result["metadata"]
     target_fields.pop(name, None)
     if name in source_fields:
         target_fields[name] = source_fields[name]
@@ -253,15 +321,18 @@ def _copy_head_field(name: str, incoming: Document, result: Document) -> None:
         result["metadata"]["titleSetBy"] = incoming["metadata"].get("titleSetBy", "auto")
 
 
-def _parent(source_tree: Tree, place: int, places: dict[str, int]) -> str | None:
-    """Return the nearest ancestor of a message of the source that is here. None: there is none."""
-    ancestor = source_tree.parents[place]
-    while ancestor >= 0 and source_tree.ids[ancestor] not in places:
+def _parent(source_tree: Tree, position: int, known_ids: Collection[str]) -> str | None:
+    """Return the nearest ancestor of a source's message that is in `known_ids`. None: none is."""
+    ancestor = source_tree.parents[position]
+    while ancestor >= 0 and source_tree.ids[ancestor] not in known_ids:
         ancestor = source_tree.parents[ancestor]
-    return None if ancestor < 0 else source_tree.ids[ancestor]
+    if ancestor < 0:
+        return None
+    return source_tree.ids[ancestor]
 
 
 def _append(history: list[Document], entry: Document, parent: str | None) -> None:
+    """Append a message. It needs the field `parent` only if it does not answer the last message."""
     previous_id = history[-1]["id"] if history else None
     fields = without(entry, "parent")
     if parent != previous_id:
@@ -273,7 +344,10 @@ def _leaf(document: Document) -> str | None:
     """Return the id of the last message of the active branch. None: there is no message."""
     history = document["history"]
     leaf = Tree(history).active_leaf(document["metadata"].get("currentNode"))
-    return None if leaf < 0 else history[leaf]["id"]
+    if leaf < 0:
+        return None
+    leaf_id: str = history[leaf]["id"]
+    return leaf_id
 
 
 def _choose_active_leaf(
@@ -281,18 +355,26 @@ def _choose_active_leaf(
 ) -> None:
     """Make the source's branch the active one if it ends in a new message.
 
-    If somebody continued the conversation here, the new branch must continue from that message.
+    If the active branch ended in a message that was written in this store (`old_leaf`), the branch
+    of the source must continue from it. Otherwise the old branch stays active.
+
+    Args:
+        document: The merged conversation. Its `currentNode` is changed.
+        old_leaf: The last message of the active branch before the merge. None: it had no message.
+        source_leaf: The last message of the active branch of the source.
+        added_ids: The ids of the messages that the merge added.
     """
     history = document["history"]
-    places = {entry["id"]: place for place, entry in enumerate(history)}
-    is_continued_here = old_leaf is not None and not provenance_of(history[places[old_leaf]])
+    positions = {entry["id"]: position for position, entry in enumerate(history)}
     new_leaf = old_leaf
     if source_leaf is not None and source_leaf in added_ids:
-        path = [history[place]["id"] for place in Tree(history).path_to(places[source_leaf])]
-        if not is_continued_here or old_leaf in path:
+        path = [history[n]["id"] for n in Tree(history).path_to(positions[source_leaf])]
+        is_written_here = old_leaf is not None and not provenance_of(history[positions[old_leaf]])
+        if not is_written_here or old_leaf in path:
             new_leaf = source_leaf
     if new_leaf == _leaf(document):
         return
     document["metadata"] = without(document["metadata"], "currentNode")
+    # Without this field, the last message is the leaf.
     if new_leaf is not None and new_leaf != _leaf(document):
         document["metadata"]["currentNode"] = new_leaf
