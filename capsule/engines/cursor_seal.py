@@ -4,7 +4,8 @@ The cipher is AES-SIV (RFC 5297). It is deterministic, so that equal positions h
 and it detects texts that were not encrypted with the key. The key is in `.capsule/`, or in the
 store's database, which agents can't read.
 
-What must stay true: without the key a cursor reveals nothing, not even by its length.
+What must stay true: without the key a cursor reveals only whether it equals another one, and its
+length in steps of 96 bytes.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from capsule.engines.local_documents import LocalDocuments
 
 
-#: The length of a text is padded to a multiple of this, in bytes.
+#: A text is padded with spaces to a multiple of this, in bytes.
 _PADDING = 96
 
 
 class CursorSeal:
-    """The seal of one agent. Its key is made when it is first needed.
+    """The seal of one agent. Its key is derived from the store's key, which is made when it is
+    first needed.
 
     Args:
         agent: The agent.
@@ -44,10 +46,10 @@ class CursorSeal:
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
         key = blake2b(self._agent.encode(), key=self._local.key("cursors")).digest()
-        return AESSIV(key)  # Of 64 bytes: AES-256.
+        return AESSIV(key)  # 64 bytes: two keys of AES-256.
 
     def seal(self, text: str) -> str:
-        """Encrypt a text. Equal texts give equal results.
+        """Encrypt a text, which must not end in a space. Equal texts give equal results.
 
         Cost: some microseconds. The first call loads `cryptography`.
         """

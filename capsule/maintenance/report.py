@@ -36,10 +36,12 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
     Raises Refused: the engine has no files, or the store acts for an agent. Cost: as `examine` and
     `stats`.
     """
-    files = store.engine.external_edits()
+    file_storage = store.engine.external_edits()
     completed = _or_error(store.flush)
     kinds = dict.fromkeys((*WITH_ENTRIES, *KINDS))
-    sizes = {kind: sorted(file.signature.size for file in files.scan(kind)) for kind in kinds}
+    sizes = {
+        kind: sorted(file.signature.size for file in file_storage.scan(kind)) for kind in kinds
+    }
     conversation_sizes = sizes[CONVERSATIONS]
     findings = list(examine(store, progress=progress))
     mount = mount_of(store.root)
@@ -51,6 +53,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
     return {
         "versions": versions(),
         "engine": type(store.engine).__name__,
+        # `mount_of` leaves out the options that have paths.
         "fileSystem": {"kind": mount.kind, "options": mount.options},
         "settings": {name: getattr(store.settings, name) for name in _VALUES},
         "named": {name: len(getattr(store.settings, name)) for name in _COUNTED},

@@ -1,7 +1,7 @@
 """Turn errors into text for a model: what failed, on what, and which tool to call next.
 
-What must stay true: no other module turns an error of the store into a result. An error that is
-neither a `CapsuleError` nor an `ExplainedError` is a bug: the client does not get its text.
+What must stay true: no other module words an error of the store for a tool's result. An error that
+is neither a `CapsuleError` nor an `ExplainedError` is a bug: the client does not get its text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from capsule.untrusted_text import quoted, visible, word
 _MAX_ECHO_CHARS, _MAX_ERROR_CHARS = 80, 2000
 ASK_NO_MORE: Final = "Don't ask again unless they bring it up."
 
-#: The call that helps, or what only the user can do; `{}` is what it is done with.
+#: The call that helps, or what only the user can do. `{}` is replaced by `Remedy.on`, mostly an id.
 REMEDIES: Final[dict[Action, str]] = {
     "list": "call list_conversations to list them",
     "show": "read what changed with read_conversation, then try again",
@@ -59,7 +59,9 @@ class ExplainedError(ToolError):
 
 
 def describe_holder(lock: dict[str, object]) -> str:
-    """Return the holder of a lock in words. The texts of the capsule are marked as stored text."""
+    """Return the holder of a lock in words. Texts from the conversation's file are marked as
+    stored.
+    """
     name = holder_details(lock, word)
     since = str(lock.get("timestamp") or "an unknown time")
     return (
@@ -88,7 +90,7 @@ def explained(error: CapsuleError) -> str:
                 f"{visible(error.message)}\nThe file stays unchanged; a person has to correct "
                 "it. Tell the user."
             )
-        case Refused(path=""):  # By a rule, and not by the system.
+        case Refused(path=""):  # By a rule. What the system refuses has a path.
             text = f"{visible(error.message)}; nothing was done"
         case StorageFailed() | Refused():
             text = (
@@ -128,6 +130,7 @@ def tool_error(name: str, error: ToolError, arguments: Mapping[str, Any]) -> Too
     cause = error.__cause__
     if isinstance(cause, CapsuleError):
         return ToolError(_shortened(explained(cause), arguments))
+    # Without a cause, the tool or this server raised it with its own text.
     if isinstance(error, UnexpectedToolError) or cause is None:
         return error
     if isinstance(cause, ValidationError):
@@ -140,7 +143,8 @@ def tool_error(name: str, error: ToolError, arguments: Mapping[str, Any]) -> Too
         )
     if isinstance(cause, ExplainedError):
         return ToolError(str(cause))
-    # The SDK's own error for a wrong answer of the client; its words name the function that asked.
+    # Any other cause is the SDK's own error for a wrong answer of the client. Its words name the
+    # function that asked.
     return ToolError(
         f"Nothing was done: the answer did not fit the question, so it counts as no. {ASK_NO_MORE}"
     )
@@ -156,7 +160,9 @@ def client_refusal(error: MCPError) -> ToolError:
 
 
 def _shortened(text: str, arguments: Mapping[str, Any]) -> str:
-    """Return an error without the ends of long arguments, and not longer than `_MAX_ERROR_CHARS`."""
+    """Return an error without the ends of long arguments, and not longer
+    than `_MAX_ERROR_CHARS`.
+    """
     for value in sorted(_texts(arguments), key=len, reverse=True):
         if len(value) > _MAX_ECHO_CHARS:
             text = text.replace(visible(value), visible(value[:_MAX_ECHO_CHARS]) + "\u2026")

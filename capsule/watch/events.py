@@ -1,9 +1,10 @@
 """The events of a store: its changes by topic, for programs outside that follow it.
 
 What must stay true: a change is one event. Its cursor is after it, so that a program that continues
-from the cursor of its last event misses none and gets none twice. An event names what changed, and
-contains no text of a message. The module does not know who may read what: it gets the changes of a
-store that acts for the reader.
+from the cursor of its last event misses none and gets none twice. Only after the index was built
+anew, events may come twice and those of deletions are missing, because then the times of the files
+tell what changed. An event names what changed, and contains no text of a message. The module does
+not know who may read what: it gets the changes of a store that acts for the reader.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
 
 #: `messages`: messages are new, changed or gone. The other topics: something happened in or to a
-#: conversation of this type. `conversations` has all that belong to no agents.
+#: conversation of this sort, which its id tells. `conversations`: any other conversation.
 TOPICS = ("messages", "channels", "groups", "directs", "conversations")
 #: The topic of a conversation, by the part of its id before the first `_`.
 _TOPIC_OF = {"channel": "channels", "notes": "channels", "group": "groups", "direct": "directs"}
@@ -45,7 +46,7 @@ def topics_of(change: Change) -> list[str]:
 def as_json(change: Change) -> dict[str, Any]:
     """Return a change as an event: the JSON of the change with its topics, and without `own`.
 
-    An event is the same for all readers, so it is nobody's own.
+    An event is the same for all readers, so it does not say whose change it is.
     """
     event = change.as_json() | {"topics": topics_of(change)}
     del event["own"]

@@ -4,8 +4,8 @@ A list of words with their positions is a `tsvector`. `words` has one for each m
 one if the message calls tools. `names` has one for each title with its tags.
 
 What must stay true: the words are those of the index of files, from the same tokenizer. A text that
-is too long for a `tsvector` is found by the words that fit, and does not keep other texts from being
-indexed.
+is too long for a `tsvector` is found by the words that fit, and does not keep other texts from
+being indexed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 
 from capsule.engines.index.parsing import ConversationRow
 from capsule.engines.index.search.query import fold
-from capsule.engines.index.search.words import Title
+from capsule.engines.index.search.words import TitleAndTags
 from capsule.engines.index.tables.writer import IndexWriter, NumberedMessage
 from capsule.engines.postgres.tables import IndexTables
 from capsule.format.documents.head import Head
@@ -105,7 +105,7 @@ class PostgresIndexWriter(IndexWriter):
         where = f"num IN (SELECT num FROM messages WHERE {column} = ?)"
         self._db.execute(f"DELETE FROM words WHERE {where}", (number,))
 
-    def _change_title(self, num: int, old: Title, new: Title) -> None:
+    def _change_title(self, num: int, old: TitleAndTags, new: TitleAndTags) -> None:
         if old != new:
             self._db.execute("DELETE FROM names WHERE num = ?", (num,))
             title, tags = new

@@ -1,13 +1,12 @@
 """The tools that change nothing: list, read, search, watch.
 
-What must stay true: a tool checks its arguments, makes one call of the store, and returns an
-output. No output costs more than 10,000 tokens, unless the call asks for more. The parameters have
-the names that clients see, so they are in camelCase.
+What must stay true: a tool checks its arguments, reads the store, and returns an output. No output
+costs more than 10,000 tokens, unless the call asks for more. The parameters have the names that
+clients see, so they are in camelCase.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -39,10 +38,13 @@ if TYPE_CHECKING:
 
 #: The most that an output costs, in tokens, unless the call asks for more.
 BUDGET = 10_000
+#: The parts of the budget for the title and the cursor: of a list, and of other outputs.
+_LIST_FRAME_TOKENS = 300
+_FRAME_TOKENS = 500
 #: Most ids of messages that a change names.
-_IDS = 20
+_MAX_IDS = 20
 #: Most characters of a cursor.
-_CURSOR = 4000
+_MAX_CURSOR_CHARS = 4000
 
 Id = Annotated[str, Field(description="Id, unique prefix or @last")]
 Since = Annotated[str, Field(description="A day, an ISO time, yesterday, or how long ago: 24h, 3d")]
@@ -71,14 +73,21 @@ def list_conversations(
     cursor: Cursor = "",
 ) -> Annotated[CallToolResult, results.ConversationListOutput]:
     """List conversations: pinned ones, then the newest change first."""
-    store, forms = store_of(ctx), output_forms(ctx.client_capabilities)
-    conditions = Filter((tag,) if tag else (), title, archived=archived, since=since)
-    conditions = replace(
-        conditions, agent=agent or None, project=project or None, source=source or None
+    store, client_forms = store_of(ctx), output_forms(ctx.client_capabilities)
+    conditions = Filter(
+        tags=(tag,) if tag else (),
+        title=title,
+        archived=archived,
+        since=since,
+        agent=agent or None,
+        project=project or None,
+        source=source or None,
     )
     page = store.list(conditions, limit=limit, cursor=cursor)
     listed = (results.conversation_output(head, store.instance_id) for head in page.heads)
-    fitting = fit_to_budget(listed, results.conversation_line, BUDGET - 300, forms)
+    fitting = fit_to_budget(
+        listed, results.conversation_line, BUDGET - _LIST_FRAME_TOKENS, client_forms
+    )
     next_cursor = page.cursor(len(fitting))
     lines = [
         (
@@ -88,7 +97,7 @@ def list_conversations(
         *map(results.conversation_line, fitting),
     ]
     if next_cursor:
-        lines.append(f"For more: cursor: {quoted(next_cursor, _CURSOR)}")
+        lines.append(f"For more: cursor: {quoted(next_cursor, _MAX_CURSOR_CHARS)}")
     if not page.total:
         lines = ["No conversation fits. Make one with create_conversation."]
     return tool_result(
@@ -117,14 +126,17 @@ def read_conversation(
         raise InvalidInput("give cursor or message, not both")
     if offset and not message:
         raise InvalidInput("offset needs message: the id of the message to continue")
-    store, forms = store_of(ctx), output_forms(ctx.client_capabilities)
+    store, client_forms = store_of(ctx), output_forms(ctx.client_capabilities)
     head = store.head(store.resolve(id))
-    read = store.page(head.id, 1 if offset else last, around=message or None, cursor=cursor or None)
+    # With an offset: the rest of one message.
+    store_page = store.page(
+        head.id, 1 if offset else last, around=message or None, cursor=cursor or None
+    )
     page = pages.fit_page(
-        read,
+        store_page,
         head,
         maxTokens,
-        forms,
+        client_forms,
         offset,
         None if cursor or offset else pages.first_page_facts(store, head),
     )
@@ -157,7 +169,9 @@ def page_text(page: MessagePageOutput, title: str) -> str:
 
 
 def _page_title(page: MessagePageOutput, title: str) -> str:
-    """Return the first line of a page: the conversation, its branch, and the messages of the page."""
+    """Return the first line of a page: the conversation, its branch, and the messages of
+    the page.
+    """
     text = f"Conversation {page.id}, {title}: {counted(page.total, 'message')} in all"
     if page.on_branch:
         text += f", {page.on_branch} of them on {'this' if page.inactive else 'the active'} branch"
@@ -188,7 +202,7 @@ def search(
     """Search messages and titles, best match first."""
     store = store_of(ctx)
     ids = [store.resolve(id)] if id else ()
-    forms = output_forms(ctx.client_capabilities)
+    client_forms = output_forms(ctx.client_capabilities)
     page_limit = limit
     while True:
         page = store.search(
@@ -204,9 +218,10 @@ def search(
         hits = [_hit(hit) for hit in page.hits]
         lines = [_hit_line(hit) for hit in hits]
         costs = [
-            results.output_cost(hit, line, forms) for hit, line in zip(hits, lines, strict=True)
+            results.output_cost(hit, line, client_forms)
+            for hit, line in zip(hits, lines, strict=True)
         ]
-        if page_limit == 1 or sum(costs) <= BUDGET - 500:
+        if page_limit == 1 or sum(costs) <= BUDGET - _FRAME_TOKENS:
             break
         # A page can't be cut, because the store has a cursor only after the whole page. So search
         # again for a shorter page.
@@ -217,7 +232,7 @@ def search(
     if page.having:
         title = f"Nothing has all {page.words} words; these have {page.having} of them. {title}"
     if page.cursor:
-        lines.append(f"For more: cursor: {quoted(page.cursor, _CURSOR)}")
+        lines.append(f"For more: cursor: {quoted(page.cursor, _MAX_CURSOR_CHARS)}")
     matches = SearchOutput(hits=hits, having=page.having, words=page.words, cursor=page.cursor)
     return tool_result("\n".join([title, *lines]), matches)
 
@@ -252,7 +267,9 @@ async def watch_changes(
     id: Annotated[str, Field(description="Only this conversation")] = "",
     seconds: Annotated[float, Field(ge=0, le=50, description="Longest wait")] = 25,
 ) -> Annotated[CallToolResult, ChangeListOutput]:
-    """Wait for changes of conversations by anybody. Without changes in time, the answer is empty."""
+    """Wait for changes of conversations by anybody. Without changes in time, the answer
+    is empty.
+    """
     store = store_of(ctx)
     ids = [await anyio.to_thread.run_sync(store.resolve, id)] if id else None
     if seconds:
@@ -261,10 +278,10 @@ async def watch_changes(
     else:
         batch = await anyio.to_thread.run_sync(lambda: store.changes(cursor or None, ids=ids))
     outputs = map(_change_output, batch.changes)
-    forms = output_forms(ctx.client_capabilities)
-    fitting = fit_to_budget(outputs, _change_line, BUDGET - 500, forms)
+    client_forms = output_forms(ctx.client_capabilities)
+    fitting = fit_to_budget(outputs, _change_line, BUDGET - _FRAME_TOKENS, client_forms)
     next_cursor = batch.cursor
-    if len(fitting) < len(batch.changes):
+    if len(fitting) < len(batch.changes):  # At least one of them always fits.
         next_cursor = batch.changes[len(fitting) - 1].cursor
     lines = [_change_line(change) for change in fitting]
     if not lines:
@@ -278,8 +295,8 @@ def _change_output(change: Change) -> ChangeOutput:
     return ChangeOutput(
         kind=change.kind,
         id=visible(change.id),
-        messages=[visible(id) for id in change.messages[-_IDS:]],
-        earlier=max(0, len(change.messages) - _IDS),
+        messages=[visible(id) for id in change.messages[-_MAX_IDS:]],
+        earlier=max(0, len(change.messages) - _MAX_IDS),
         fields=list(change.fields),
         own=change.own,
     )

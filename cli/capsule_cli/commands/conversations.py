@@ -111,7 +111,7 @@ def list_(
         conditions = Filter(
             tuple(tag or ()),
             mode=mode,
-            archived=None if archived else False,
+            archived=None if archived else False,  # None: no condition.
             locked=locked or None,
             since=changed_since,
             summaries_of=summarized_id,
@@ -124,6 +124,7 @@ def list_(
         if summarized_id is not None:
             for summary in store.summaries.list(summarized_id):
                 standings[summary.head.id] = summary.standing
+        # Short ids are unique in the whole store, and not only among those in the list.
         ids = store.ids() if in_terminal() else []
     columns, make_row = _TABLE_FOR_PERSON if in_terminal() else _TABLE_FOR_PROGRAM
     value = []
@@ -135,7 +136,6 @@ def list_(
     if ids:
         empty = "no conversation fits"
     with paged():
-        # Short ids are unique in the whole store, and not only among those in the list.
         print_list(value, columns, rows, empty, ids=ids)
 
 
@@ -147,6 +147,7 @@ def _list_item(head: Head, page: Listed, standings: Mapping[str, Standing]) -> d
     if head.id in page.models:
         item["model"] = page.models[head.id]
     if head.id in standings:
+        # The state of the summary's source. A head has no JSON field of this name.
         item["source"] = standings[head.id].as_json()
     return item
 
@@ -222,7 +223,7 @@ def set_(
         new_title = title
         if suggest:
             head = _suggest_title(store, conversation_id, title, yes=yes)
-            new_title = None
+            new_title = None  # It is given already.
         if changes_fields or not suggest:
             head = store.update(
                 conversation_id,
@@ -241,7 +242,8 @@ def set_(
 
 
 def _suggest_title(store: CoreStore, id: str, title: str | None, *, yes: bool) -> Head:
-    """Suggest a title, and return the head afterwards. Without a title, suggest one by the rule.
+    """Suggest a title, and return the head afterwards. Without a title, suggest the one
+    that the first user message gives.
 
     Raises:
         Refused: A person gave the present title, and there is nobody to ask.
@@ -254,7 +256,7 @@ def _suggest_title(store: CoreStore, id: str, title: str | None, *, yes: bool) -
     head = store.titles.suggest(id, suggestion)
     while head is None:
         current = store.head(id)
-        if current.title == suggestion.strip(" \t"):
+        if current.title == suggestion.strip(" \t"):  # As a store trims titles.
             return current
         if not yes and not sys.stdin.isatty():
             reason = (

@@ -45,12 +45,14 @@ def help_(
     ctx: typer.Context,
     words: list[str] | None = argument("COMMAND", "The command; without it, all are listed."),
 ) -> None:
-    """Print the help of a command."""
+    """Print the help of a command, or of the program."""
     assert ctx.parent is not None
     context: Any = ctx.parent
+    # `completing` leaves the name of a group alone, so that the help of the group is printed.
     for word in expand(words or [], completing=True):
         if word.startswith("-"):
             continue
+        # A command that is no group has no commands.
         get_command = getattr(context.command, "get_command", lambda *_: None)
         command = get_command(context, word)
         if command is None:

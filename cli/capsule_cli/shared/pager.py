@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.output import CommandStopped, in_terminal, redirect_output
 
-#: less ends at once if all fits on the screen (F), shows colours (R), and leaves the text there (X).
-_PAGER_VARIABLES = {"LESS": "FRX", "LV": "-c"}
+#: For a person who has not set them. less ends at once if all fits on the screen (F), shows colours
+#: (R), and leaves the text there (X).
+_DEFAULT_VARIABLES = {"LESS": "FRX", "LV": "-c"}
 #: The exit codes of a shell that could not start a program.
 _NOT_STARTED = {126, 127}
 
@@ -25,7 +26,9 @@ _NOT_STARTED = {126, 127}
 def paged() -> Iterator[None]:
     """Send the output of the body through `$PAGER` or `less`, if a person reads it.
 
-    Raises CommandStopped: the pager can't be started.
+    If the person leaves the pager, the rest of the body is skipped.
+
+    Raises CommandStopped: the pager could not be started. It is raised after the body.
     """
     command = os.environ.get("PAGER", "less" if shutil.which("less") else "").strip()
     if (
@@ -42,7 +45,7 @@ def paged() -> Iterator[None]:
         if not pagers:
             pagers.append(
                 subprocess.Popen(
-                    command, shell=True, stdin=subprocess.PIPE, env=_PAGER_VARIABLES | os.environ
+                    command, shell=True, stdin=subprocess.PIPE, env=_DEFAULT_VARIABLES | os.environ
                 )
             )
         stdin = pagers[0].stdin

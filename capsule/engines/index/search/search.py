@@ -11,15 +11,17 @@ ranks all.
 
 What must stay true:
 
-- A hit is a message or a conversation that the index has within one transaction. Filters apply
-  before anything is cut off.
+- A hit is a message or a conversation that the index has within one transaction. It meets all
+  filters, and no match that does not meet them takes the place of one that does. Only damaged
+  conversations are dropped afterwards: for the owner they count in `total`.
 - No text makes SQLite raise: its errors count as damage of the index.
 - The same texts, query and time give the same order. Of two equal scores the newer hit comes first.
 - A score depends only on texts that the asker may read, so it reveals nothing of others' texts.
   FTS5's own bm25 measures among all texts. `corpus_of` and `bm25_sql` compute it among some.
 - A snippet is one line of at most `width` characters, with an ellipsis on each side where text was
   left out. The marks are on words of the query as the index understands them. Neither the snippet
-  nor a mark ends inside of a character as it is drawn on a screen.
+  nor a mark ends inside of a character as it is drawn on a screen, unless that character is longer
+  than the snippet.
 """
 
 from __future__ import annotations
@@ -105,7 +107,7 @@ _K1 = 1.2
 _B = 0.75
 _MIN_IDF = 1e-6
 #: Phrases are counted in the first so many characters of a text.
-_MAX_COUNTED = 20_000
+_MAX_COUNTED_CHARS = 20_000
 _LETTER = "[0-9a-z\x80-\U0010ffff]"
 _NO_LETTER = "[^0-9a-z\x80-\U0010ffff]"
 
@@ -115,13 +117,13 @@ class Corpus:
     """The statistics of the texts among which bm25 is computed.
 
     Attributes:
-        length: The average length of the texts.
+        average_length: The average length of the texts, in words or characters.
         idf: The inverse document frequency of each phrase of the query: how rare it is.
         phrases: A pattern for each phrase in a folded text.
         weights: The weight of each column of a text.
     """
 
-    length: float
+    average_length: float
     idf: Sequence[float]
     phrases: Sequence[re.Pattern[str]]
     weights: Sequence[float]
@@ -131,23 +133,23 @@ class Corpus:
 
         Cost: about 20 ns for each character and phrase.
         """
-        folded = [fold((text or "")[:_MAX_COUNTED]).lower() for text in columns]
+        folded = [fold((text or "")[:_MAX_COUNTED_CHARS]).lower() for text in columns]
         weighted = [*zip(folded, self.weights, strict=True)]
-        norm = _K1 * (1 - _B + _B * length / self.length)
+        norm = _K1 * (1 - _B + _B * length / self.average_length)
         fit = 0.0
         for phrase, idf in zip(self.phrases, self.idf, strict=True):
             count = sum(len(phrase.findall(text)) * weight for text, weight in weighted)
             fit += idf * count * (_K1 + 1) / (count + norm)
         return fit
 
-    def fit_in(self, length: str, counts: Iterable[str]) -> str:
+    def fit_in(self, length_sql: str, counts: Iterable[str]) -> str:
         """Return the bm25 as SQL.
 
         Args:
-            length: SQL for the length of a text.
+            length_sql: SQL for the length of a text.
             counts: SQL for the number of each phrase in it.
         """
-        norm = f"{_K1} * ({1 - _B} + {_B / self.length} * {length})"
+        norm = f"{_K1} * ({1 - _B} + {_B / self.average_length} * {length_sql})"
         parts = [
             f"{idf * (_K1 + 1)}::float8 * (1 - ({norm}) / ({count} + {norm}))"
             for idf, count in zip(self.idf, counts, strict=True)
@@ -158,10 +160,10 @@ class Corpus:
 def bm25_sql(
     db: sqlite3.Connection,
     rows: str,
-    length: str,
+    length_sql: str,
     columns: dict[str, float],
     matching: str,
-    matches: dict[Phrase, str],
+    expressions: dict[Phrase, str],
 ) -> str:
     """Return SQL for the bm25 of a row among some rows.
 
@@ -170,24 +172,25 @@ def bm25_sql(
     Args:
         db: The index, within a transaction. It gets a function.
         rows: The rows among which it is measured, as SQL after FROM.
-        length: SQL for the length of a row.
+        length_sql: SQL for the length of a row.
         columns: SQL for each text of a row, with its weight.
         matching: Those of the rows that match an expression of FTS5, as SQL after FROM, with `?`.
-        matches: The expression for each phrase.
+        expressions: The expression for each phrase.
     """
-    texts, average = db.execute(f"SELECT count(*), avg({length}) FROM {rows}").fetchone()
+    texts, average_length = db.execute(f"SELECT count(*), avg({length_sql}) FROM {rows}").fetchone()
     counts = []
-    for match in matches.values():
-        counts.append(db.execute(f"SELECT count(*) FROM {matching}", (match,)).fetchone()[0])
-    corpus = corpus_of(texts, average, counts, list(matches), list(columns.values()))
-    name = f"fit_{len(columns)}_{length[0]}"
+    for expression in expressions.values():
+        counts.append(db.execute(f"SELECT count(*) FROM {matching}", (expression,)).fetchone()[0])
+    corpus = corpus_of(texts, average_length, counts, list(expressions), list(columns.values()))
+    # The functions for messages and for titles are on one connection, so they have two names.
+    name = f"fit_{len(columns)}_{length_sql[0]}"
     db.create_function(name, 1 + len(columns), corpus.fit)
-    return f"{name}({', '.join((length, *columns))})"
+    return f"{name}({', '.join((length_sql, *columns))})"
 
 
 def corpus_of(
-    texts: int,
-    average: float | None,
+    text_count: int,
+    average_length: float | None,
     counts: Sequence[int],
     phrases: Sequence[Phrase],
     weights: Sequence[float],
@@ -195,14 +198,14 @@ def corpus_of(
     """Return the statistics of some texts.
 
     Args:
-        texts: Their number.
-        average: Their average length. None: there are none.
+        text_count: Their number.
+        average_length: Their average length. None: there are none.
         counts: For each phrase, the number of texts that have it.
         phrases: The phrases of the query.
         weights: The weight of each column of a text.
     """
-    idf = [max(log((texts - count + 0.5) / (count + 0.5)), _MIN_IDF) for count in counts]
-    return Corpus(average or 1.0, idf, [*map(_pattern, phrases)], weights)
+    idf = [max(log((text_count - count + 0.5) / (count + 0.5)), _MIN_IDF) for count in counts]
+    return Corpus(average_length or 1.0, idf, [*map(_pattern, phrases)], weights)
 
 
 def _pattern(phrase: Phrase) -> re.Pattern[str]:
@@ -369,7 +372,9 @@ def _next_boundary(line: str, start: int, stop: int) -> int:
 
 
 def _previous_boundary(line: str, end: int, stop: int) -> int:
-    """Return the last index up to `end`, after `stop`, where a drawn character begins, or `end`."""
+    """Return the last index up to `end`, after `stop`, where a drawn character begins. If there is
+    none, return `end`.
+    """
     for index in range(end, stop, -1):
         if not _combines_with_previous(line, index):
             return index
@@ -444,8 +449,8 @@ def search(
     Args:
         db: The index, within a transaction.
         request: The request, whose cursor is not sealed.
-        visibility: The hidden messages. For the owner, the scores are computed among all texts, by
-            FTS5, otherwise among the visible ones.
+        visibility: What the asker may read. For the owner, the scores are computed among all texts,
+            by FTS5, otherwise among the visible ones.
         generation: The generation of the index.
         page_class, matcher_class: The classes for the tables of this engine.
 
@@ -457,9 +462,9 @@ def search(
     if any("\ud800" <= character <= "\udfff" for character in query.literal):
         return Found([], None, 0)  # No file can have half a surrogate pair.
     if request.cursor is not None:
-        page = PageCursor.decode(request.cursor, generation, request.cursor_key)
+        page_cursor = PageCursor.decode(request.cursor, generation, request.cursor_key)
     else:
-        page = PageCursor(
+        page_cursor = PageCursor(
             now_ms=request.now_ms,
             newest_num=_newest_num(db, "messages AS m", visibility.message_condition),
             newest_title_num=_newest_num(db, "capsules AS c", visibility.conversation_condition),
@@ -469,14 +474,16 @@ def search(
         filter_condition = matcher_class(db, visibility).condition(request.where)
 
     def run() -> Found:
-        search_page = page_class(db, request, query, profile, page, visibility, filter_condition)
+        search_page = page_class(
+            db, request, query, profile, page_cursor, visibility, filter_condition
+        )
         return search_page.run(generation)
 
     result = run()
     if result.hits or request.cursor is not None:
         return result
     for required_parts in query.relaxed_part_counts():
-        page.required_parts = required_parts
+        page_cursor.required_parts = required_parts
         result = run()
         if result.hits:
             break
@@ -498,8 +505,8 @@ class SearchPage:
         request: The request.
         query: Its parsed query.
         profile: Its ranking profile.
-        page: The cursor of the page. `run` changes it to that of the next page.
-        visibility: The hidden messages.
+        page: The position of the page. `run` changes it to that of the next page.
+        visibility: What the asker may read.
         filter_condition: A condition on the row `m` of `messages`, and the values bound in it.
     """
 
@@ -523,7 +530,8 @@ class SearchPage:
         if page.required_parts:
             self._match_expression = query.match_at_least(page.required_parts)
         self._profile = profile
-        #: Whether all matches are ranked. For an agent this would cost reading all their texts.
+        #: Whether all matches are ranked: if the profile ranks all, and the words of the query and
+        #: the asker permit it. For an agent this would cost reading all their texts.
         self._ranks_all = profile.ranks_all and visibility.sees_all and bool(query.match)
         self._page = page
         #: The numbers of the conversations that are searched. None: all.
@@ -536,6 +544,7 @@ class SearchPage:
         request = self._request
         page = self._page
         messages: list[Match] = []
+        # If all matches are ranked: whether there are more, which fit less well.
         has_older_messages = False
         if not request.title_only:
             messages, has_older_messages = self._message_matches()
@@ -563,9 +572,9 @@ class SearchPage:
         return Found(hits, cursor, total)
 
     def _hits(self, ranked: list[_Scored]) -> tuple[list[Hit], int]:
-        """Return the hits of the page and the number of matches that were used.
+        """Return the hits of the page and the number of matches that were used for them.
 
-        A match whose conversation is damaged is used, and gives no hit.
+        A match whose conversation is damaged is used too, but it gives no hit.
         """
         limit = self._request.limit
         hits: list[Hit] = []
@@ -591,7 +600,10 @@ class SearchPage:
     # -- Conditions --------------------------------------------------------------------------------
 
     def _conversations_in_scope(self) -> list[int]:
-        """Return the numbers of the conversations with the ids and tags of the request."""
+        """Return the numbers of the conversations with the ids and tags of the request.
+
+        Those that the asker may not read are among them. `_conditions` and `_titles` exclude them.
+        """
         request = self._request
         conditions = ["gone = 0"]
         values: list[Any] = []
@@ -603,10 +615,10 @@ class SearchPage:
             expression = parse(_quoted(tag)).match
             if expression:
                 tag_expressions.append(expression)
-        match = self._tagged(tag_expressions)
-        if match:
+        tag_expression = self._tagged(tag_expressions)
+        if tag_expression:
             conditions.append("num IN (SELECT rowid FROM names WHERE names MATCH ?)")
-            values.append(match)
+            values.append(tag_expression)
         rows = self._db.execute(
             f"SELECT num, tags FROM capsules WHERE {' AND '.join(conditions)}", values
         )
@@ -618,8 +630,10 @@ class SearchPage:
         return nums
 
     def _tagged(self, tags: list[str]) -> str:
-        """Return an expression of FTS5 for the words of tags. Empty: compare all tags."""
-        return " AND ".join(f"({{tags}} : {match})" for match in tags)
+        """Return an expression of FTS5 for the words of tags. Empty: there are none, so the caller
+        compares the tags of all conversations.
+        """
+        return " AND ".join(f"({{tags}} : {expression})" for expression in tags)
 
     def _conditions(self) -> tuple[str, list[Any]]:
         """Return the conditions of the request on the row `m` of `messages`, and their values."""
@@ -659,7 +673,9 @@ class SearchPage:
             conditions.append(f"{conversation_column} IN ({nums})")
 
     def _message_num_range(self) -> tuple[int, int]:
-        """Return the first and the last row number that a message can have."""
+        """Return the first and the last row number that a message of the scope can have. (1, 0):
+        the scope has no message.
+        """
         if self._scope_nums is None or len(self._scope_nums) > _MAX_RANGED:
             return 0, self._page.newest_num
         nums = ", ".join(map(str, self._scope_nums))
@@ -683,21 +699,21 @@ class SearchPage:
             fit = self._message_fit()
             num_column = "words.rowid"
             table = _MATCHING_MESSAGES
-            match = self._in_columns(self._match_expression)
+            bound_text = self._in_columns(self._match_expression)
         else:  # The full-text index has only words: compare the texts.
             fit = "1.0"
             num_column = "m.num"
-            match = self._query.literal
+            bound_text = self._query.literal
             content = "m.content"
             if self._request.in_tools:
                 content = "m.content || coalesce(m.tools, '')"
             table = f"texts AS m WHERE instr({content}, ?) > 0"
-            if not match:
-                table = f"{_MESSAGES} WHERE '' = ?"
+            if not bound_text:
+                table = f"{_MESSAGES} WHERE '' = ?"  # Always true, as `bound_text` is empty.
         rows = self._db.execute(
             f"SELECT {fit}, m.time_ms, m.num FROM {table} AND {num_column} BETWEEN ? AND ? "
             f"AND {conditions} ORDER BY {num_column} DESC LIMIT {WINDOW + 1}",
-            (match, *self._message_num_range(), *values),
+            (bound_text, *self._message_num_range(), *values),
         ).fetchall()
         return rows[:WINDOW], len(rows) > WINDOW
 
@@ -705,7 +721,7 @@ class SearchPage:
         """Return the best of all matches, more than the page needs, and whether there are more."""
         count = self._request.limit + len(self._page.returned_nums) + 1
         first, last = self._message_num_range()
-        match = self._in_columns(self._match_expression)
+        expression = self._in_columns(self._match_expression)
         if self._scope_nums is None:
             # Reading the rows of all matches costs as much as ranking them. So rank first, and read
             # the rows of the best ones. If the conditions exclude too many, rank all that meet
@@ -715,7 +731,7 @@ class SearchPage:
                 FROM (SELECT rowid AS num, -bm25(words) AS fit FROM words WHERE words MATCH ? AND rowid <= ?
                     ORDER BY 2 DESC, 1 DESC LIMIT {2 * count + 40}) AS found
                 CROSS JOIN messages AS m INDEXED BY messages_narrow ON m.num = found.num WHERE {conditions}""",
-                (match, last, *values),
+                (expression, last, *values),
             ).fetchall()
             if len(rows) >= count:
                 return rows, True
@@ -723,7 +739,7 @@ class SearchPage:
             f"SELECT -bm25(words.words), m.time_ms, m.num FROM {_MATCHING_MESSAGES} "
             f"AND words.rowid BETWEEN ? AND ? AND {conditions} "
             f"ORDER BY 1 DESC, m.time_ms DESC, m.num DESC LIMIT {count}",
-            (match, first, last, *values),
+            (expression, first, last, *values),
         ).fetchall()
         return rows, len(rows) == count
 
@@ -742,10 +758,10 @@ class SearchPage:
         return bm25_sql(
             self._db,
             rows=f"{_MESSAGES} WHERE {visible}",
-            length="m.words",
+            length_sql="m.words",
             columns=columns,
             matching=f"{_MATCHING_MESSAGES} AND {visible}",
-            matches={phrase: self._in_columns(str(phrase)) for phrase in self._query.phrases},
+            expressions={phrase: self._in_columns(str(phrase)) for phrase in self._query.phrases},
         )
 
     def _title_fit(self) -> str:
@@ -756,10 +772,10 @@ class SearchPage:
         return bm25_sql(
             self._db,
             rows=f"capsules AS c WHERE {visible}",
-            length="length(c.title || c.tags)",
+            length_sql="length(c.title || c.tags)",
             columns=dict(zip(("c.title", "c.tags"), TITLE_WEIGHTS, strict=True)),
             matching=f"{_MATCHING_TITLES} AND {visible}",
-            matches={phrase: str(phrase) for phrase in self._query.phrases},
+            expressions={phrase: str(phrase) for phrase in self._query.phrases},
         )
 
     def _titles(self) -> tuple[list[Match], bool]:
@@ -794,16 +810,16 @@ class SearchPage:
             fit = self._title_fit()
             num_column = "names.rowid"
             table = _MATCHING_TITLES
-            match = self._match_expression
+            bound_text = self._match_expression
         else:
             fit = "1.0"
             num_column = "c.num"
             table = "capsules AS c WHERE instr(c.title, ?) > 0"
-            match = self._query.literal
+            bound_text = self._query.literal
         return self._db.execute(
             f"SELECT {fit}, c.updated_ms, c.num FROM {table} AND {conditions} "
             f"ORDER BY {num_column} DESC LIMIT {limit}",
-            (match, *values),
+            (bound_text, *values),
         ).fetchall()
 
     # -- Scores ------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ The full-text index is two FTS5 tables:
     names   title, tags         a row for a conversation, rowid capsules.num
 
 What must stay true: the tables change in the transaction that changes the rows. They are
-contentless (no text is stored twice), so a removal must give exactly the texts that were added.
+contentless (no text is stored twice). So a caller that removes a text gives exactly the text that
+it added, which nothing here can check.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from capsule.engines.index.search.query import fold
 #: messages.num, content, tools.
 WordsRow = tuple[int, str, str | None]
 #: Title, and the tags as a JSON array.
-Title = tuple[str, str]
-_NO_TITLE: Title = ("", "[]")
+TitleAndTags = tuple[str, str]
+_NO_WORDS: TitleAndTags = ("", "[]")
 
 _WORDS = "CREATE VIRTUAL TABLE words USING fts5(content, tools, content='', tokenize='ascii')"
 _NAMES = "CREATE VIRTUAL TABLE names USING fts5(title, tags, content='', tokenize='ascii')"
@@ -42,6 +43,7 @@ _BUILD_HASH_BYTES = 8 << 20
 _HASH_BYTES = 1 << 20
 #: FTS5 merges so many segments of one level by itself (`automerge`).
 _MERGED_SEGMENTS = 4
+#: Is added and removed again, to make a further segment. No message has this row number.
 _PROBE: list[WordsRow] = [(-1, "x", None)]
 
 
@@ -56,11 +58,13 @@ def add(db: sqlite3.Connection, rows: Iterable[WordsRow]) -> None:
     db.executemany(_ADD, _folded(rows))
 
 
-def adding(db: sqlite3.Connection, rows: list[WordsRow]) -> Callable[[], object]:
+def prepare_adding(db: sqlite3.Connection, rows: list[WordsRow]) -> Callable[[], object]:
     """Return a function that adds the texts of consecutive messages, while `build` runs.
 
-    The function runs in a thread of its own, as it hardly needs Python. Nothing else may use `db`
-    meanwhile. Texts that are not ASCII are folded before, into a temporary table.
+    The rows are in the table `messages` already, and are all of its rows from the first to the last
+    number. The function runs in a thread of its own, as it hardly needs Python. Nothing else may
+    use `db` meanwhile. Texts that are not ASCII are folded before, into a temporary table. `fold`
+    does not change the others, so they are taken from `messages`.
     """
     db.execute("DELETE FROM folded")
     changed_by_folding = (
@@ -76,12 +80,13 @@ def remove(db: sqlite3.Connection, rows: Iterable[WordsRow]) -> None:
     db.executemany(_REMOVE, _folded(rows))
 
 
-def change_title(db: sqlite3.Connection, num: int, old: Title, new: Title) -> None:
-    """Replace the title and the tags of conversation `num`. `old` was added last."""
+def change_title(db: sqlite3.Connection, num: int, old: TitleAndTags, new: TitleAndTags) -> None:
+    """Replace the title and the tags of conversation `num`. `old` must be what was added last
+    for it."""
     if old == new:
         return
     for statement, (title, tags) in ((_REMOVE_NAME, old), (_ADD_NAME, new)):
-        if (title, tags) != _NO_TITLE:
+        if (title, tags) != _NO_WORDS:
             db.execute(statement, (num, fold(title), fold("\n".join(orjson.loads(tags)))))
 
 

@@ -5,7 +5,8 @@ are kept. A cursor names the generation of the index, the last change that was r
 the journal does not reach back to the cursor, or is of another generation, `read` returns None and
 `changes_by_file_time` lists the conversations that changed since the time of the cursor.
 
-What must stay true: from a cursor, a follower gets every later change, perhaps twice.
+What must stay true: from a cursor, a follower gets every later change, perhaps twice. Only
+`changes_by_file_time` misses deletions, which leave no row.
 """
 
 from __future__ import annotations

@@ -168,7 +168,9 @@ class IndexWriter:
             pending: Future[object] = executor.submit(object)
             for batch in _batches(conversations):
                 pending.result()
-                pending = executor.submit(words.adding(self._db, _words_of(self._insert(batch))))
+                pending = executor.submit(
+                    words.prepare_adding(self._db, _words_of(self._insert(batch)))
+                )
             pending.result()
 
     def _insert(self, conversations: list[tuple[int, str, IndexUpdate]]) -> list[NumberedMessage]:
@@ -429,7 +431,7 @@ class IndexWriter:
         )
         words.remove(self._db, rows.fetchall())
 
-    def _change_title(self, num: int, old: words.Title, new: words.Title) -> None:
+    def _change_title(self, num: int, old: words.TitleAndTags, new: words.TitleAndTags) -> None:
         words.change_title(self._db, num, old, new)
 
     def _record_head_changes(
@@ -502,7 +504,7 @@ def _words_of(numbered: list[NumberedMessage]) -> list[words.WordsRow]:
     return [(numbers[0], message.content, message.tools) for numbers, message in numbered]
 
 
-def _title_and_tags(values: dict[str, Any]) -> words.Title:
+def _title_and_tags(values: dict[str, Any]) -> words.TitleAndTags:
     return values.get("title", ""), values.get("tags", "[]")
 
 

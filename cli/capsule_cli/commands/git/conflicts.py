@@ -78,7 +78,7 @@ def resolve(
     assert id is not None
     refuse_if(keep is not None and value is not None, "give --keep or --value, not both", "--value")
     with open_conversation(id) as (store, conversation_id):
-        resolved = []
+        resolved: list[dict[str, Any]] = []
         for field_conflict in _matching_conflicts(
             store, conversation_id, field, must_be_one=keep is not None or value is not None
         ):

@@ -1,7 +1,7 @@
 """`mcp tokens`: list, add and revoke the tokens of clients over HTTP.
 
-What must stay true: a token is printed once, when it is made. It can't be computed from what is
-stored.
+What must stay true: a whole token is printed once, when it is made. It can't be computed from what
+is stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
 
 
 def tokens_of(root: str) -> Tokens:
-    """Return the tokens of the store at `root`, which are in the user's configuration."""
+    """Return the tokens of the store at `root`. Their file is in the folder of the user's
+    configuration, and not in the store.
+    """
     import platformdirs
 
     from capsule.mcp_server.transport.tokens import Tokens
@@ -33,7 +35,7 @@ def tokens_of(root: str) -> Tokens:
 def _tokens() -> Tokens:
     from capsule import locate
 
-    ensure_person("tokens")  # Whoever has a token can be any agent.
+    ensure_person("tokens")  # Who may make tokens can act as any agent.
     return tokens_of(locate.find_store(global_options.store))
 
 

@@ -35,7 +35,7 @@ def apply(prune: Prune = False) -> None:
     """
     with open_full_store() as store:
         applied = store.configuration.apply(_plan_of(store, prune))
-    if applied.number:
+    if applied.number:  # 0: nothing was applied.
         print_notice(
             f"this is apply {applied.number}; undo it with: capsule config rollback "
             f"{applied.number}"
@@ -68,7 +68,9 @@ def rollback(number: Annotated[int, argument("N", "The number of the apply.", ..
 
 
 def _plan_of(store: Store, prune: bool) -> Plan:
-    """Return the plan, with the agent files of the nearest folder upwards that has some."""
+    """Return the plan. Besides the files of the store and its projects, it has the agent files of
+    the home, and of the nearest folder upwards that has some.
+    """
     start = Path.cwd().resolve()
     folders = [
         str(folder)
@@ -79,7 +81,8 @@ def _plan_of(store: Store, prune: bool) -> Plan:
 
 
 def _print_plan(plan: Plan, empty: str) -> None:
-    """Print the actions and problems of a plan. `empty` is the text if it has no action.
+    """Print the actions and problems of a plan, or of what was applied or undone. `empty` is the
+    text if it has no action.
 
     Raises typer.Exit: something is to do (1), is refused, or a file is wrong.
     """
@@ -89,10 +92,10 @@ def _print_plan(plan: Plan, empty: str) -> None:
             action.outcome,
             action.kind,
             action.on,
-            action.other,
+            action.other,  # The field, or the other agent or project.
             _cell(action.before),
             _cell(action.after),
-            action.reason or action.file,
+            action.reason or action.file,  # Not refused: the file that declares it.
         )
         for action in plan.actions
     ]
@@ -109,7 +112,7 @@ def _print_plan(plan: Plan, empty: str) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as text. A new agent is named by its name."""
+    """Return a value as text. The value of a new agent is a dict, of which the name is shown."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value["name"] if isinstance(value, dict) else value or "")

@@ -71,8 +71,8 @@ def watch(
     repaired.
 
     With --events and --as it reports only conversations that the agent may read. With --json a line
-    is a JSON object with `kind`, `id`, `topics` and `cursor`; the last line has only the cursor.
-    With -f each event has its own.
+    is a JSON object with `kind`, `id`, `topics`, `cursor` and more; the last line has only the
+    cursor. With -f each event has its own.
     """
     refuse_if(
         print_cursor and (after or exec_ or events),
@@ -111,25 +111,26 @@ def _run_for_change(store: CoreStore, change: Change, command: str) -> None:
         "CAPSULE_KIND": change.kind,
         "CAPSULE_STORE": store.root,
     }
-    short: dict[str, Any] = {"messages": [], "removed": []}
-    run_command_for(change.as_json(), command, "CAPSULE_CHANGE", short=short, **variables)
+    # In place of the long lists, if the JSON is too long for a variable.
+    empty_lists: dict[str, Any] = {"messages": [], "removed": []}
+    run_command_for(change.as_json(), command, "CAPSULE_CHANGE", short=empty_lists, **variables)
 
 
-def _print_events(since: str | None, kinds: str, *, follow: bool) -> None:
+def _print_events(after: str | None, topic_names: str, *, follow: bool) -> None:
     """Print the events after a cursor, and the cursor after them. With `follow`, go on for ever.
 
     Args:
-        since: The cursor. None: now.
-        kinds: The topics to print, with commas between them. Empty: all.
+        after: The cursor. None: now.
+        topic_names: The topics of the events to print, with commas between them. Empty: all.
         follow: Whether to wait for new events.
     """
     from capsule.watch.events import as_json, check_topics, topics_of
 
-    topics = check_topics(filter(None, kinds.split(",")))
+    topics = check_topics(filter(None, topic_names.split(",")))
     if follow:
         end_at_once()
     with open_core_store() as store:
-        batch = store.changes(since)
+        batch = store.changes(after)
         while batch.changes or follow:
             for change in batch.changes:
                 if topics.intersection(topics_of(change)):
@@ -141,15 +142,15 @@ def _print_events(since: str | None, kinds: str, *, follow: bool) -> None:
         print_answer({"cursor": batch.cursor}, batch.cursor, line=True)
 
 
-def endless_changes(store: CoreStore, since: str | None, ids: list[str] | None) -> Iterator[Change]:
+def endless_changes(store: CoreStore, after: str | None, ids: list[str] | None) -> Iterator[Change]:
     """Yield the changes after a cursor as they happen.
 
     Args:
         store: The store.
-        since: The cursor. None: from now on.
+        after: The cursor. None: from now on.
         ids: The conversations to watch. None: all.
     """
-    cursor = since
+    cursor = after
     while True:
         batch = store.wait_for_changes(cursor, ids=ids)
         yield from batch.changes
@@ -174,6 +175,7 @@ def _details(change: Change) -> str:
 
     details = []
     if change.kind in ("created", "appended", "restored"):
+        # `count` is the number in the whole conversation. A new one without ids has only that.
         details.append(with_count(len(change.messages) or change.count, "message"))
     elif change.kind == "edited":
         if change.messages:
@@ -201,8 +203,8 @@ def follow_conversation(id: str, last: int) -> None:
     """
     end_at_once()
     with open_conversation(id) as (store, conversation_id):
-        # The cursor is taken first. A message that is written in the meantime is among the last
-        # messages, and `_follow` does not print it again.
+        # The cursor is taken first, so that no message is missed. A message that is written in the
+        # meantime is mostly among the last messages. Then `_follow` does not print it again.
         cursor = store.changes().cursor
         printer = _MessagePrinter()
         first, entries = store.tail_entries(conversation_id, last)
@@ -211,13 +213,15 @@ def follow_conversation(id: str, last: int) -> None:
         _follow(store, conversation_id, cursor, printer)
 
 
-def _follow(store: CoreStore, id: str, since: str, printer: _MessagePrinter) -> None:
+def _follow(store: CoreStore, id: str, after: str, printer: _MessagePrinter) -> None:
     """Print the changes of a conversation after a cursor, until it is deleted.
 
     Messages that can't be read now, because the file is damaged, are printed after a later change.
     """
-    pending: dict[str, str] = {}  # The kind of change by the id of each message to print.
-    for change in endless_changes(store, since, [id]):
+    # The messages to print: the kind of change by id. A message that was not printed yet remains
+    # "appended" when it is edited.
+    pending: dict[str, str] = {}
+    for change in endless_changes(store, after, [id]):
         if change.kind == "deleted":
             _print_note(id, "deleted", "was deleted")
             return
@@ -239,12 +243,13 @@ def _follow(store: CoreStore, id: str, since: str, printer: _MessagePrinter) -> 
                 printer.print(pending[str(entry.get("id"))], position, entry)
             pending.clear()
         except (InvalidDocument, NotFound, Refused, StorageFailed):
-            pass  # A later change reports it.
+            pass  # They remain pending until the next change.
 
 
 def _entries(store: CoreStore, id: str, ids: Collection[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return the existing messages of these ids, with their positions. Cost: reads the file from
-    the first of them to the end.
+    """Return the existing messages of these ids, with their positions.
+
+    Cost: reads the file from the first of them to the end, or all of it if one does not exist.
     """
     limit = len(ids) + 16
     while ids:
