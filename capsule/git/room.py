@@ -1,6 +1,8 @@
 """The room of git: its commands, and the functions with which the core reads past versions.
 
-Every function imports what it names, so that listing a room loads nothing else.
+A room is a part of Capsule that can be left out (see `capsule.rooms`). The keys of `commands` name
+the commands of each group before the functions are called, so both must be the same. Every function
+imports what it names, so that listing a room loads nothing else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Import files again whenever another program changes them: `import --follow`.
 
-`follow` imports everything once, and then each file that `FolderWatch` reports. `GrowingFiles` reads
-only the appended part of a file of lines.
+`follow` imports everything once, and then each file that `FolderWatch` reports. `GrowingFiles`
+reads only the appended part of a file of lines from the disk, though the importer still gets the
+whole file. A change is usually imported within a second: the system reports it, or the files are
+compared every half second. But changes wait while an import runs.
 
-Invariants: a change is imported within a second. A file whose last line is not complete yet is not
-damaged, since the next import reads the rest.
+What must stay true: damage of one file is reported and ends that file only. A file whose last line
+is not complete yet is not damaged, since the next import reads the rest. A file that is deleted
+before its import is skipped. Any other error of an import ends `follow`.
 """
 
 from __future__ import annotations
@@ -101,18 +104,19 @@ def _path_to_import(
 ) -> str | None:
     """Return the path to import when a file changed. None: no path.
 
-    It is the file, or the imported folder that it is a part of. A log stands for its database.
+    It is the file itself, or its database if it is the log of one. If no format reads the file
+    alone, it may be a part of another file: then it is the folder of `tops` that has it, whole.
     """
-    file = path
+    database_or_file = path
     for ending in _LOG_ENDINGS:
-        file = file.removesuffix(ending)
-    if not os.path.isfile(file):
+        database_or_file = database_or_file.removesuffix(ending)
+    if not os.path.isfile(database_or_file):
         return None
     only_format = format_named(format) if format else None
-    for part in unpacked(on_disk(Path(file), Problems(), open_file)):
+    for part in unpacked(on_disk(Path(database_or_file), Problems(), open_file)):
         if format_of(part, only_format) is not None:
-            return file
-    return next((top for top in tops if Path(file).is_relative_to(top)), None)
+            return database_or_file
+    return next((top for top in tops if Path(database_or_file).is_relative_to(top)), None)
 
 
 class _FileState(NamedTuple):
@@ -132,7 +136,9 @@ class _FileState(NamedTuple):
 class GrowingFiles:
     """Opens files. Of a file of lines that only grew, just the new part is read from the disk.
 
-    The contents of such files are kept in memory, 128 MiB together: those that were read last.
+    The contents of such files are kept in memory, 128 MiB together: those that were read last. A
+    file that has the same inode, is larger and has the same ends of the kept content counts as
+    grown.
     """
 
     def __init__(self) -> None:
@@ -144,6 +150,7 @@ class GrowingFiles:
         with from_disk(path) as file:
             stat = os.fstat(file.fileno())
             state = _FileState(inode=stat.st_ino, size=stat.st_size, time_ns=stat.st_mtime_ns)
+            # Without content, so that a file that is not kept is read below.
             old_state, data = self._contents.pop(path, (state, b""))
             if old_state != state or not data:
                 has_grown = old_state.inode == state.inode and old_state.size < state.size
@@ -152,18 +159,22 @@ class GrowingFiles:
                 if not is_appended:
                     data = file.read(HEAD_BYTES)
                 if state.size > _MAX_KEPT_BYTES or shape_of(data[:HEAD_BYTES]) != "lines":
-                    return from_disk(path)
+                    return from_disk(path)  # Opened as any other file, and not kept.
                 file.seek(len(data))
                 data += file.read()
+                # Another program may have appended since the size was read.
                 state = state._replace(size=len(data))
-        self._contents[path] = (state, data)
+        self._contents[path] = (state, data)  # The last one, so that it is forgotten last.
         while sum(len(content) for _, content in self._contents.values()) > _MAX_KEPT_BYTES:
             del self._contents[next(iter(self._contents))]
         return BytesIO(data)
 
 
 def _has_kept_content(file: IO[bytes], data: bytes) -> bool:
-    """Return whether a file still begins with its kept content. Only its ends are compared."""
+    """Return whether a file still begins with its kept content.
+
+    Only the beginning and the end of this content are compared.
+    """
     for offset in (0, max(len(data) - _COMPARED_BYTES, 0)):
         piece = data[offset : offset + _COMPARED_BYTES]
         file.seek(offset)
@@ -173,7 +184,10 @@ def _has_kept_content(file: IO[bytes], data: bytes) -> bool:
 
 
 class FolderWatch:
-    """Reports which files in folders were written, as watchfiles does.
+    """Reports which of the given files, and of the files in the given folders, were written.
+
+    watchfiles watches each folder. A new folder, and a failure of watchfiles, start another
+    watcher. Files that were written meanwhile are found by their times and sizes.
 
     Args:
         paths: The files and folders, absolute. A folder has all folders in it.
@@ -184,9 +198,10 @@ class FolderWatch:
         self._tops = [path for path in paths if os.path.isdir(path)]
         #: For each file the time of its change and its size at the last look.
         self._signatures: dict[str, tuple[int, int]] = {}
-        self._start_watcher()
+        # The caller imports the files that exist now.
+        self._restart_watcher_and_compare()
 
-    def _start_watcher(self) -> set[str]:
+    def _restart_watcher_and_compare(self) -> set[str]:
         """Watch the folders that exist now. Return the files that changed since the last look."""
         watched: set[str] | None = None
         folders = self._folders_to_watch()
@@ -202,6 +217,7 @@ class FolderWatch:
         return self._changed_files()
 
     def _folders_to_watch(self) -> set[str]:
+        """Return the existing folders in which a file to import may be or appear."""
         folders = {os.path.dirname(path) for path in self._files}
         for top in self._tops:
             folders.update(path for path, _ in walk(top, top))
@@ -230,21 +246,26 @@ class FolderWatch:
         Raises KeyboardInterrupt.
         """
         reported = self._watcher.wait(_BATCH_MS)
-        if reported is None:
-            return self._start_watcher()
+        if reported is None:  # The watcher failed, so any file may have changed.
+            return self._restart_watcher_and_compare()
         paths = set()
         for path in reported:
             folder, name = os.path.split(path)
             paths.add(os.path.join(self._folders.get(folder, folder), name))
         if any(os.path.isdir(path) and self._is_new(path) for path in paths):
-            paths |= self._start_watcher()
+            paths |= self._restart_watcher_and_compare()
         elif not reported.isdisjoint(self._folders):
-            # The kernel reports a watched folder when another one has its name.
-            paths |= self._changed_files() if self._watcher.polls else self._start_watcher()
-        return {path for path in paths if self._is_imported(path) and not os.path.isdir(path)}
+            # A watched folder itself is reported. A watcher that compares files does so if any
+            # file in it may have changed. The kernel does so if another folder has its name now.
+            if self._watcher.polls:
+                paths |= self._changed_files()
+            else:
+                paths |= self._restart_watcher_and_compare()
+        return {path for path in paths if self._is_to_import(path) and not os.path.isdir(path)}
 
-    def _is_imported(self, path: str) -> bool:
+    def _is_to_import(self, path: str) -> bool:
         """Return whether a file is one of the given files or in one of the given folders."""
+        # SQLite may write only the `-wal` log. It writes the database itself with any other log.
         if path.removesuffix("-wal") in self._files:
             return True
         top = self._top_of(path)
@@ -258,5 +279,5 @@ class FolderWatch:
         return is_entered(folder, top, on_the_way=True)
 
     def _top_of(self, path: str) -> str:
-        """Return the given folder that has a path. Empty: none has it."""
+        """Return the given folder in which a path is, or that it is. Empty: it is in none."""
         return next((top for top in self._tops if f"{path}/".startswith(f"{top}/")), "")

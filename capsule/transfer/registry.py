@@ -2,13 +2,15 @@
 
 A format is a `Format` in a module of this package, or in another package that has an entry point of
 the group `capsule.formats`, whose value is a `Format` or a list of them. A file is offered to the
-formats of other packages first, and last to those that accept nearly everything.
+formats of other packages first, and last to those that accept nearly everything. So another package
+can replace a format of this one by its name. A package that can't be imported ends every import.
 
 Of a file that no format takes, the program that it may come from is guessed by its path and its
 beginning, only to name the file in the report.
 
-Invariants: the content decides the format, never the file name. A format that fails on a file ends
-that file only.
+What must stay true: the content decides the format, unless the caller names one. (The name of a
+file may tell that it is a part of another one.) An error in a file's content (`_FAILURES`,
+CapsuleError) ends that file only.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ _MODULES = (
     "agents.llm_logs "
     "agents.specstory agents.atif plain.jsonl plain.markdown plain.html"
 )
+#: The errors that a format raises for a file that it can't read.
 _FAILURES = (*FORMAT_ERRORS, sqlite3.Error, OSError)
 #: Keys in the JSON of conversations, which other JSON of a project rarely has.
 _CONVERSATION_KEYS = rb'"(?:\w*[mM]essages\w*|history|mapping|conversations?(?:Id)?|exchanges|role|session_?[iI]d)"\s*:'
@@ -100,7 +103,7 @@ def formats() -> dict[str, Format]:
 
 
 def _add(all_formats: dict[str, Format], added: Format | Iterable[Format]) -> None:
-    """Add one or several formats. A name that is taken already is not replaced."""
+    """Add one or several formats. Of two with one name the first counts."""
     for format in added if isinstance(added, Iterable) else (added,):
         all_formats.setdefault(format.name, format)
 
@@ -116,12 +119,15 @@ def format_named(name: str) -> Format:
 def format_of(source: Source, only: Format | None = None) -> Format | None:
     """Return the format of a file. None: no format reads it, or it is a part of another file.
 
+    Ask `is_part` which of both it is.
+
     Args:
         source: The file.
         only: The one format that may be returned, whatever the content of the file.
     """
+    # An earlier format that recognizes a file has precedence over a later one whose part it is.
     for format in formats().values() if only is None else (only,):
-        if format.read is None:
+        if format.read is None:  # It is only written.
             continue
         if _format_says(format.is_part, source):
             return None
@@ -131,7 +137,10 @@ def format_of(source: Source, only: Format | None = None) -> Format | None:
 
 
 def has_value(source: Source) -> bool:
-    """Return whether a file begins with an archive, an object of JSON, or a known format."""
+    """Return whether a file may have conversations.
+
+    It does if it is an archive, begins with an object of JSON, or is in a known format.
+    """
     return source.is_packed or any(first_records(source)) or format_of(source, None) is not None
 
 
@@ -141,7 +150,9 @@ def is_part(source: Source) -> bool:
 
 
 def guess_of(source: Source) -> str:
-    """Return the program that an unknown file may come from. Empty: it looks like no conversation."""
+    """Return the program that an unknown file may come from. Empty: it looks like
+    no conversation.
+    """
     program = program_of(source.name, source.head)
     if not program and json_shape(source) and re.search(_CONVERSATION_KEYS, source.head):
         return "an unknown program"
@@ -153,13 +164,16 @@ def report_unknown(
 ) -> None:
     """Report a file that no format takes, and that is no part of another one.
 
+    A file that looks like conversations and has invalid JSON counts as damaged: `source` reports
+    it. For any other file there is only a note.
+
     Args:
-        source: The file. It counts as damaged if it has invalid JSON and looks like conversations.
-        report_note: Gets the path, the reason and the line for any other file. None: such files are
-            not reported.
+        source: The file.
+        report_note: Gets the path, the reason and the line of a note. None: there are no notes.
     """
     looks_like_conversations = re.search(_CONVERSATION_KEYS, source.head) is not None
-    fault, line = "", None
+    fault = ""
+    line = None
     if json_shape(source) and (looks_like_conversations or report_note is not None):
         fault, line = _first_fault(source)
     reason = f"in no known format: {fault}" if fault else "in no known format"
@@ -190,18 +204,19 @@ def _format_says(question: Callable[[Source], bool], source: Source) -> bool:
 
 
 def drafts_of(source: Source, format: Format) -> Iterator[Draft]:
-    """Return the conversations of a file in a format. A failure of the format ends the file.
+    """Return the conversations of a file in a format. A failure is reported and ends the file.
 
     A conversation whose texts the format does not find is reported and left out: the file only
     looks like the format.
     """
-    if format.read is None:
+    if format.read is None:  # It is only written.
         return
     misread_count = 0
     try:
         for draft in format.read(source):
             if is_understood(draft):
                 _report_unread(draft, source)
+                # A file that Capsule exported has the ids of its messages in a note.
                 yield recall(draft)
             else:
                 misread_count += 1

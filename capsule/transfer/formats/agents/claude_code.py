@@ -161,14 +161,14 @@ class _TranscriptReader:
             for block in _blocks(record)
         ):
             self._report_problem("a part of a message that is not understood", line)
-        is_common = self.common.items() <= record.items()
+        has_common_fields = self.common.items() <= record.items()
         if line is not None:
             self.lines[str(record.get("uuid"))] = line
         for part in _split_record(record):
-            self._add_part(part, is_common=is_common)
+            self._add_part(part, has_common_fields=has_common_fields)
         self._current_uuid = None
 
-    def _add_part(self, record: Fields, *, is_common: bool) -> None:
+    def _add_part(self, record: Fields, *, has_common_fields: bool) -> None:
         """Add a record to its answer, or begin a message with it. A repeated record is ignored."""
         uuid = record.get("uuid")
         is_repeated = uuid in self._records
@@ -179,12 +179,12 @@ class _TranscriptReader:
         answer = self._answers.get(parent_id)
         answer_id = record["message"].get("id") if record["type"] == "assistant" else None
         if answer and answer_id and answer.answer_id == answer_id and not is_repeated:
-            answer.add(record, is_common=is_common)
+            answer.add(record, has_common_fields=has_common_fields)
             # A result that came before this record counts as one before it.
             self._message_ids[uuid] = parent_id
             self._last_uuids[answer.fields["id"]] = uuid
             return
-        message = ClaudeMessage(record, self.pending, is_common=is_common)
+        message = ClaudeMessage(record, self.pending, has_common_fields=has_common_fields)
         self.pending = []
         self.messages.append(message)
         message.fields["parent"] = self._link_to_answer(message, answer, parent_id, uuid)

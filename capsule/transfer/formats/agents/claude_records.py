@@ -6,10 +6,14 @@ message here.
 
 Each block is split: the text goes into the message, and the remainder of the block, its template,
 into `metadata.source`. To restore the records, the templates are filled from the message in reverse
-order.
+order. A template lacks the field that was moved (`text`, `id`, `tool_use_id`, `data`). A block that
+is stored whole has this field, with null if it had none.
 
-Invariants: `records_of` gives back the records that a message was made of. A template has no text
-that the message has. An answer that grows keeps its id, the id of its first record. Pure.
+What must stay true: `records_of` gives back each record as Claude Code writes it, except for the
+parent of the first one, which the caller sets. (A record that it does not write may change: a field
+that a block lacks becomes null. A text block with a field `from`, and an answer of several records
+whose content is not in blocks, may lose text.) A template has no text that the message has. An
+answer that grows keeps its id, the id of its first record. Nothing here reads or writes a file.
 """
 
 from __future__ import annotations
@@ -27,19 +31,23 @@ from capsule.transfer.records.round_trip import (
     with_source,
 )
 
-#: The blocks that have their text under the name of their type, with the field of ours for it.
+#: The types of blocks with a text, which they have under the name of their type. For each the field
+#: of a message for this text.
 _TEXT_BLOCKS = {"text": "content", "thinking": "reasoning"}
 _CALL_BLOCKS = ("tool_use", "server_tool_use")
 #: The type of the block for an attachment, by the first part of its media type.
 _FILE_BLOCKS = {"image": "image", "application": "document"}
-#: The place of a block that is left out.
+#: Stands for a block that is left out.
 _NO_BLOCK = object()
+#: The template of content that is one text, without blocks.
+_WHOLE_TEXT = ""
+#: The counts of tokens in a message, with their names in a record.
 _USAGE = {
     "inputTokens": "input_tokens",
     "outputTokens": "output_tokens",
     "cachedTokens": "cache_read_input_tokens",
 }
-#: The place of a value in a structured result that repeats the content.
+#: Stands for a value of `toolUseResult` that repeats the content of the result.
 _SAME_AS_CONTENT = {"$content": True}
 #: Between the texts of two blocks in one field of a message.
 _SEPARATOR = "\n\n"
@@ -48,10 +56,10 @@ SEPARATE_FIELDS = frozenset({"message", "parentUuid", CAPSULE_KEY})
 
 
 def _split_block(block: Any, message: Fields) -> Any:
-    """Move the text, the call, the result or the file of a block into a message.
+    """Move the text, the call, the result or the file of a block into `message`, which is changed.
 
     Return the template of the block, from which `_restore_block` makes the block again. A block
-    that can't be read is its own template.
+    that can't be read is stored whole: it is its own template.
     """
     if not isinstance(block, dict):
         return block
@@ -68,11 +76,14 @@ def _split_block(block: Any, message: Fields) -> Any:
 
 
 def _split_text(block: Fields, kind: str, message: Fields) -> Fields:
-    """Append the text of a block to the message. The template has its offset there, if any."""
+    """Append the text of a block to the message, and return its template.
+
+    If the message has an earlier text, `from` in the template is the offset of this one.
+    """
     name = _TEXT_BLOCKS[kind]
     text = block.get(kind)
     if not isinstance(text, str):
-        return block | {kind: text}
+        return block | {kind: text}  # Stored whole.
     template = without(block, kind)
     earlier_text = message.get(name)
     if earlier_text:
@@ -84,15 +95,19 @@ def _split_text(block: Fields, kind: str, message: Fields) -> Fields:
 
 
 def _split_call(block: Fields, message: Fields) -> Fields:
+    """Append the call of a block to the message, and return its template."""
     if not _is_call(block, "input"):
-        return {"id": None, **block}
+        return {"id": None, **block}  # Stored whole.
     call = {"id": block["id"], "name": block["name"], "arguments": block["input"]}
     message.setdefault("toolCalls", []).append(call)
     return without(block, "id", "name", "input")
 
 
 def _split_result(block: Fields, message: Fields) -> Fields:
-    """Make the message the result of its call. A message is the result of one call only."""
+    """Make the message the result of its call, and return the template of the block.
+
+    A message is the result of one call only: a further result is stored whole.
+    """
     if not isinstance(block.get("tool_use_id"), str) or "toolCallId" in message:
         return {"tool_use_id": None, **block}
     message["toolCallId"] = block["tool_use_id"]
@@ -109,10 +124,11 @@ def _split_result(block: Fields, message: Fields) -> Fields:
 
 
 def _split_file(block: Fields, kind: str, message: Fields) -> Fields:
+    """Attach the image or document of a block to the message, and return its template."""
     source = block.get("source")
     data = _data(source)
     if data is None:
-        if _lacks_data(kind, block):  # It has no data itself, and must not look like a template.
+        if _lacks_data(kind, block):  # Stored whole, so it may not look like a template.
             return block | {"source": block["source"] | {"data": None}}
         return block
     title = block.get("title")
@@ -131,6 +147,7 @@ def _lacks_data(kind: Any, block: Any) -> bool:
 
 
 def _is_call(call: Fields, arguments_key: str) -> bool:
+    """Return whether a call has its id, its name, and its arguments under a key."""
     has_texts = isinstance(call.get("id"), str) and isinstance(call.get("name"), str)
     return has_texts and isinstance(call.get(arguments_key), dict | str)
 
@@ -149,10 +166,12 @@ def _data(source: Any) -> bytes | None:
 def _restore_content(template: Any, remaining: Fields) -> Any:
     """Return the content of a record from its template.
 
-    `remaining` is the message without the parts that later blocks have. The parts of this content
-    are removed from it.
+    Args:
+        template: `_WHOLE_TEXT`, a list of the templates of blocks, or any other content as stored.
+        remaining: The message without the parts that later blocks have. The parts of this content
+            are removed from it.
     """
-    if template == "":
+    if template == _WHOLE_TEXT:
         return remaining["content"]
     if not isinstance(template, list):
         return template
@@ -161,7 +180,10 @@ def _restore_content(template: Any, remaining: Fields) -> Any:
 
 
 def _restore_block(block: Any, remaining: Fields) -> Any:
-    """Return the block of a template. `_NO_BLOCK`: its attachment has no data anymore."""
+    """Return the block of a template, and remove its parts from `remaining`.
+
+    `_NO_BLOCK`: its attachment has no data anymore.
+    """
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _TEXT_BLOCKS and kind not in block:
         name = _TEXT_BLOCKS[kind]
@@ -173,7 +195,7 @@ def _restore_block(block: Any, remaining: Fields) -> Any:
         call = remaining["toolCalls"].pop()
         return block | {"id": call["id"], "name": call["name"], "input": call["arguments"]}
     if kind == "tool_result" and "tool_use_id" not in block:
-        content = _restore_content(block.get("content", ""), remaining)
+        content = _restore_content(block.get("content", _WHOLE_TEXT), remaining)
         return {"tool_use_id": remaining["toolCallId"], **block, "content": content}
     if _lacks_data(kind, block):
         data = remaining["attachments"].pop().get("data")
@@ -189,14 +211,17 @@ def _calls(message: Fields) -> list[Fields]:
     return calls if all(_is_call(call, "arguments") for call in calls) else []
 
 
-def _default_blocks(message: Fields) -> Any:
-    """Return the template of the content of a message that Claude Code did not write."""
+def _default_template(message: Fields) -> Any:
+    """Return the template of the first record of a message whose source has no template.
+
+    Claude Code did not write the message, or it has just these blocks.
+    """
     if message["role"] == "assistant":
         call_blocks = [{"type": "tool_use"} for _ in _calls(message)]
         if message["content"] or not call_blocks:
             return [{"type": "text"}, *call_blocks]
         return call_blocks
-    content: Any = ""
+    content: Any = _WHOLE_TEXT
     file_blocks = _default_file_blocks(message)
     if file_blocks:
         content = [*file_blocks, {"type": "text"}]
@@ -205,7 +230,7 @@ def _default_blocks(message: Fields) -> Any:
     result: Fields = {"type": "tool_result"}
     if message.get("metadata", {}).get("isError") is True:
         result["is_error"] = True
-    if content:
+    if content != _WHOLE_TEXT:
         result["content"] = content
     return [result]
 
@@ -226,7 +251,10 @@ def _default_file_blocks(message: Fields) -> list[Fields]:
 
 
 def _default_record(message: Fields, common: Fields) -> Fields:
-    """Return the first record of a message, without its content and its parent."""
+    """Return the first record that a message should have, without its content and its parent.
+
+    Only what differs from it is stored in the source.
+    """
     role = message["role"]
     metadata = message.get("metadata", {})
     kind = "user" if role == "tool" else role
@@ -257,10 +285,13 @@ def _default_record(message: Fields, common: Fields) -> Fields:
 class ClaudeMessage:
     """A message of one record or, if it is an answer, of several records.
 
+    The reader of the transcript links the messages: it sets `fields["parent"]`, `last` and
+    `answered_calls`.
+
     Attributes:
-        fields: The fields of the message.
+        fields: The fields of the message, which has no `metadata.source` yet.
         answer_id: The id that the records of an answer share. None: the message is no answer.
-        parent: The id of the record that it answers.
+        parent: The `parentUuid` of its first record.
         last: The id of the record that the next message answers: its own, or the last result of
             its calls.
         answered_calls: The ids of its calls that have a result.
@@ -279,8 +310,10 @@ class ClaudeMessage:
         "preceding_records",
     )
 
-    def __init__(self, record: Fields, preceding_records: list[Fields], *, is_common: bool) -> None:
-        """Begin a message with its first record. For `is_common` see `add`."""
+    def __init__(
+        self, record: Fields, preceding_records: list[Fields], *, has_common_fields: bool
+    ) -> None:
+        """Begin a message with its first record. For `has_common_fields` see `add`."""
         kind = record["type"]
         self.fields: Fields = {"role": kind, "content": ""}
         self.preceding_records = preceding_records
@@ -290,7 +323,7 @@ class ClaudeMessage:
         self._records: list[Fields] = []
         self._templates: list[Any] = []
         self._has_common_fields = True
-        self.add(record, is_common=is_common)
+        self.add(record, has_common_fields=has_common_fields)
         if "toolCallId" in self.fields:
             self.fields["role"] = "tool"
         if isinstance(record.get("uuid"), str):
@@ -302,18 +335,23 @@ class ClaudeMessage:
             self._add_metadata({"hidden": True})
         self.last = self.fields.get("id")
 
-    def add(self, record: Fields, *, is_common: bool) -> None:
-        """Add a record. `is_common`: it has the fields that all records of the session share."""
+    def add(self, record: Fields, *, has_common_fields: bool) -> None:
+        """Add the next record of an answer, or the only one of a message.
+
+        Args:
+            record: The record.
+            has_common_fields: Whether its common fields have the values that the session has.
+        """
         content = record["message"].get("content") if "message" in record else record["content"]
         template = content
         if isinstance(content, str):
             self.fields["content"] = content
-            template = ""
+            template = _WHOLE_TEXT
         elif isinstance(content, list):
             template = [_split_block(block, self.fields) for block in content]
         self._templates.append(template)
         self._records.append(record)
-        self._has_common_fields = self._has_common_fields and is_common
+        self._has_common_fields = self._has_common_fields and has_common_fields
 
     def _add_metadata(self, metadata: Fields) -> None:
         self.fields["metadata"] = self.fields.get("metadata", {}) | metadata
@@ -331,10 +369,13 @@ class ClaudeMessage:
     ) -> Fields:
         """Return the message, with the rest of its records in `metadata.source`.
 
+        Call it once, after the last record.
+
         Args:
-            common: The fields that all records of the session share.
-            separate_fields: The names of these fields, and of those that each record has apart.
-            last_uuids: The id of the last record of each message.
+            common: The fields that all records of the session share, with their values.
+            separate_fields: The names of these fields, and SEPARATE_FIELDS. The source does not
+                repeat them.
+            last_uuids: For the id of each message, the id of its last record.
         """
         fields = self.fields
         records = self._records
@@ -342,15 +383,17 @@ class ClaudeMessage:
         if fields["role"] == "assistant":
             self._describe(records[-1]["message"])
         if self._has_common_fields:
+            # Both sides of the difference lack the common fields. `records_of` adds them again.
             default_record = _default_record(fields, {})
+            omitted_fields = separate_fields
         else:
             default_record = _default_record(fields, common)
-            separate_fields = SEPARATE_FIELDS
-        rests = [_rest(record, separate_fields) for record in records]
+            omitted_fields = SEPARATE_FIELDS
+        rests = [_rest(record, omitted_fields) for record in records]
         source = difference(rests[0], default_record)
         if self.parent != last_uuids.get(fields["parent"]):
             source["parentUuid"] = self.parent
-        if len(rests) > 1 or templates[0] != _default_blocks(fields):
+        if len(rests) > 1 or templates[0] != _default_template(fields):
             source["blocks"] = templates[0]
         if len(rests) > 1:
             for rest, record in zip(rests, records, strict=True):
@@ -375,9 +418,9 @@ def _next_record(record: Fields) -> Fields:
     return record | {"parentUuid": record.get("uuid")}
 
 
-def _rest(record: Fields, separate_fields: frozenset[str]) -> Fields:
-    """Return a record without its content and the fields that are stored separately."""
-    rest = {key: value for key, value in record.items() if key not in separate_fields}
+def _rest(record: Fields, omitted_fields: frozenset[str]) -> Fields:
+    """Return a record without its content and some of its fields."""
+    rest = {key: value for key, value in record.items() if key not in omitted_fields}
     message = record.get("message")
     if message is None:
         rest.pop("content")
@@ -390,7 +433,7 @@ def _rest(record: Fields, separate_fields: frozenset[str]) -> Fields:
 
 
 def _result_content(content: Any) -> Any:
-    """Return the content of the first block of a content. None: it has none."""
+    """Return the content of the result with which a content begins. None: no result."""
     block = content[0] if isinstance(content, list) and content else None
     return block.get("content") if isinstance(block, dict) else None
 
@@ -414,7 +457,9 @@ def _with_repetition(result: Any, content: Any) -> Any:
 
 
 def records_of(message: Fields, source: Fields, common: Fields) -> list[Fields]:
-    """Return the records of a message, the first of them without its parent.
+    """Return the records of a message, without the parent of the first one.
+
+    The records before the message (`source["before"]`) are not among them.
 
     Args:
         message: The message, without its `metadata.source`.
@@ -423,7 +468,7 @@ def records_of(message: Fields, source: Fields, common: Fields) -> list[Fields]:
     """
     first_difference = without(source, "blocks", "records", "before", "parentUuid")
     records = [apply_difference(_default_record(message, common), first_difference)]
-    templates = [source.get("blocks", _default_blocks(message))]
+    templates = [source.get("blocks", _default_template(message))]
     for next_source in source.get("records", ()):
         next_difference = without(next_source, "blocks")
         records.append(apply_difference(_next_record(records[-1]), next_difference))
@@ -433,6 +478,7 @@ def records_of(message: Fields, source: Fields, common: Fields) -> list[Fields]:
         "toolCalls": [*message.get("toolCalls", ())],
         "attachments": [*message.get("attachments", ())],
     }
+    # Backwards, because each block has its parts at the end of what remains of the message.
     for record, template in zip(reversed(records), reversed(templates), strict=True):
         content = _restore_content(template, remaining)
         if "message" not in record:
