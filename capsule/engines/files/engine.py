@@ -1,16 +1,37 @@
 """The engine of files: a JSON file for each document, and an index that is derived from them.
 
-`FilesEngine` reads without a mutex: it compares the file with its state header, reads it, and
-checks that it did not change meanwhile. If another program wrote the file, that version is
-reconciled first, so a hand edit is seen at once, and a torn end of a file is never shown. A store
-that can't be written is read without reconciling.
+The *state header* of a document is a record in its mutex file about the last version that the store
+wrote or accepted. It has the *signature* of that file (inode, size, times), a *tag* that every
+write but a splice changes, and the *file layout*: the offsets of the parts of the file. The layout
+is None if the file can only be replaced: it is not in the canonical layout or not of the current
+format, or a flush failed, so that every byte must be written again.
 
-`FileTransaction` changes a conversation under its mutex. It chooses a primitive for each change: a
-splice for entries alone, a head rewrite for the head and the context, and a whole new file for the
-rest.
+`FilesEngine` reads a document with entries (a conversation, or the messages of a session) so:
 
-What must stay true: every write has its record in the log first, and nothing is written that is not
-a valid capsule.
+1. Compare the signature of the file with the state header. If they differ, another program wrote
+   the file: reconcile its version under the mutex. So a hand edit is seen at once, and a torn end
+   of a file is never shown. A store that can't be written is read without this, and validated.
+2. Read the file without the mutex, and compare the signature again.
+3. If the file changed meanwhile, begin again. After `_TRIES` tries, read it under the mutex.
+
+`FileTransaction` changes such a document under its mutex. It begins with step 1, and writes with a
+primitive of `HeldDocument`:
+
+| the change | with a layout | without a layout |
+| --- | --- | --- |
+| entries alone | `splice`: in place | `replace` |
+| head or context, perhaps also entries | `rewrite_head`: a new file, the rest copied | `replace` |
+| anything else | `replace`: the whole document anew | `replace` |
+
+A splice also writes a new file if the store is set so, or if the file has several names. If another
+program writes the file during a write, the write raises `ConcurrentWrite`. The caller then begins a
+new transaction, which reconciles that version. No caller uses a transaction after a write of it
+failed.
+
+What must stay true: a change of a document with entries has its records in the log before the
+document changes. A new document, a document without entries, and the same bytes written again have
+no records. `FileTransaction.replace` writes only valid capsules. For the other writes the callers
+pass checked documents.
 """
 
 from __future__ import annotations
@@ -68,7 +89,7 @@ from capsule.errors import (
     StoreBusy,
 )
 from capsule.format import migrations
-from capsule.format.documents.head import Head, HeadCache
+from capsule.format.documents.head import Head, HeadCache, ParsedHead
 from capsule.format.json import canonical, codec, layout
 from capsule.format.recovery.reconcile import (
     append_records,
@@ -88,10 +109,23 @@ if TYPE_CHECKING:
     from capsule.rules.policy import PolicyTarget, Viewer
 
 
+T = TypeVar("T")
+
 #: The bytes before the end of the history in which an entry is searched for first.
 _NEAR_BYTES = 64 << 10
 #: The number of ids that are remembered, of all conversations together.
 _MAX_IDS = 1_000_000
+#: The derived file with a time. Every document that was written before it is flushed.
+_FLUSHED_MARK = "flushed"
+#: How much earlier the time of a file may be than the clock says.
+_MARGIN_NS = 2_000_000_000
+#: How often a document is read without its mutex while others write it.
+_TRIES = 5
+#: How long a query waits for the mutex of a document that another program changed, in seconds.
+_BRIEF_WAIT_S = 0.5
+#: What parsing may raise if the file is damaged although its signature is the expected one: somebody
+#: wrote it through a memory mapping.
+_ERRORS_OF_DAMAGE = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
 
 
 def entries_in(block: bytes, name: str) -> list[Document]:
@@ -104,7 +138,14 @@ def entries_in(block: bytes, name: str) -> list[Document]:
 
 
 class _KnownIds(NamedTuple):
-    """The UUIDv5s in the history of one version, up to a byte."""
+    """The UUIDv5s among the ids of the entries of one conversation, up to a byte of its file.
+
+    Attributes:
+        tag: The tag of the version. It also holds for later versions with this tag, since these
+            only have more entries.
+        end: The byte after the last entry that was searched.
+        ids: The UUIDv5s.
+    """
 
     tag: str
     end: int
@@ -151,13 +192,20 @@ class Caches:
 
 class FileTransaction:
     """A conversation, reconciled and under its mutex in a `with` block. See `Transaction`, which
-    describes the methods.
+    describes the methods and attributes.
+
+    The end of the block releases the mutex, and then waits until the log is flushed, if something
+    was written.
 
     Args:
         held_document: The document. The block takes its mutex.
         caches: The caches of the engine.
         ensure_unchanged: Raises `ConcurrentWrite` if a document of a read set has another version.
     """
+
+    #: The head and the state of the present version. The block and each write set them.
+    head: ParsedHead
+    state: DocumentState
 
     def __init__(
         self,
@@ -167,10 +215,14 @@ class FileTransaction:
     ) -> None:
         self.id = held_document.id
         self.name = held_document.path
+        #: Set by `AgentView`, `Conversation` and sessions. Each write checks these versions first.
         self.read_set: ReadSet = {}
+        #: Set by `Conversation.append` and sessions. False: the end of the block does not wait.
         self.waits_for_flush = True
+        #: Set by `AgentView` and read by `Conversation`. It has no effect here.
         self.decision_inputs: tuple[PolicyTarget, PolicyInputs] | None = None
         self._held_document = held_document
+        #: The tag of the version that `head` is of. Empty: no head was read yet.
         self._tag = ""
         self._caches = caches
         self._ensure_unchanged = ensure_unchanged
@@ -197,12 +249,12 @@ class FileTransaction:
     def _continue_from(
         self, header: StateHeader, head: Document | None = None, document: Document | None = None
     ) -> None:
-        """Set `head` and `state` to a version of the document.
+        """Take a version of the document as the present one. Sets `head` and `state`.
 
         Args:
             header: The state header of the version.
             head: Its head, if that changed.
-            document: The whole document, if it was parsed already.
+            document: The whole document, if it was parsed already. None: `document` parses it.
         """
         self._header = header
         self._document = document
@@ -222,8 +274,9 @@ class FileTransaction:
             whole = self.document()
             updated_at = str(whole["updatedAt"])
             entry_count = len(whole["history"])
-            ends_active = False
-        # A partial, because a method would be a reference cycle.
+            ends_active = False  # Not known.
+        # A new log begins with a record of the head before the write that follows. A partial,
+        # because a method would be a reference cycle.
         self._held_document.make_base_record = partial(
             head_record, updated_at, self.head.document, entry_count
         )
@@ -247,7 +300,8 @@ class FileTransaction:
             content = self._held_document.read()
             if content is None or content.signature != self._header.signature:
                 raise ConcurrentWrite
-            if self._header.file_layout is not None:  # Then it is valid and current.
+            # Only a valid file of the current format has a layout.
+            if self._header.file_layout is not None:
                 self._document = codec.decode(content.data, self.name)
             else:
                 document = decode_checked(content.data, self.name, self.id)
@@ -259,8 +313,11 @@ class FileTransaction:
         self, since: ReadPosition | None = None, own_entries: list[Document] | None = None
     ) -> EntriesSince:
         position = ReadPosition.of(self._header)
-        if since == position or own_entries is not None:
-            return EntriesSince(position, own_entries or [], False)
+        if own_entries is not None:
+            # Nobody else can append under this mutex, so the caller's own entries are all.
+            return EntriesSince(position, own_entries, False)
+        if since == position:
+            return EntriesSince(position, [], False)
         if since is None or not since.continues_in(self._header):
             return EntriesSince(position, self.document()["history"], True)
         block = self._held_document.history(self._header, since.tail)
@@ -297,15 +354,18 @@ class FileTransaction:
         return appended_entries(self._held_document.records())
 
     def ensure_durable(self) -> None:
-        """After a flush that failed, every byte is written anew."""
-        is_in_log = self._held_document.require_log_flush()
+        """After a flush that failed, every byte is written anew. Otherwise the log is flushed at
+        the end. The document is flushed now if there is no log, or if the log lacks its version.
+        """
+        has_log_or_is_durable = self._held_document.require_log_flush()
         if self._header.durability is Durability.UNFLUSHED:
+            # The same bytes, so that there is nothing to record.
             data = codec.encode(self.document())
             header = self._held_document.replace(
                 self._header.signature, data, layout.survey(data), []
             )
             self._continue_from(header)
-        elif self._header.durability is not Durability.DURABLE or not is_in_log:
+        elif self._header.durability is not Durability.DURABLE or not has_log_or_is_durable:
             self._continue_from(self._held_document.flush(self._header))
 
     def append(
@@ -332,6 +392,7 @@ class FileTransaction:
             ]
             self._replace(document, records)
             return
+        # What changes in `_header` here gets into the new header by the write that follows.
         if file_layout.ends_active != ends_active:
             file_layout = file_layout._replace(ends_active=ends_active)
             self._header = self._header._replace(file_layout=file_layout)
@@ -363,7 +424,7 @@ class FileTransaction:
                 document["context"] = codec.decode(b"".join(context()), "context")
             self.replace(document)
             return
-        if ends_active is not None:
+        if ends_active is not None:  # As in `append`: the write below records it.
             file_layout = file_layout._replace(ends_active=ends_active)
             self._header = self._header._replace(file_layout=file_layout)
         updated_at = head["updatedAt"]
@@ -408,7 +469,9 @@ class FileTransaction:
         Args:
             document: The new document.
             records: The records of the write. None: the differences from the present document.
-            removed: A kind and a document, to be added to the trash first.
+            removed: A kind and a document, to be added to the trash first. If the write ends with
+                `ConcurrentWrite`, the entry is erased again. After any other error it stays, since
+                the write may have happened.
         """
         self._ensure_unchanged(self.read_set)
         old_document = self.document()
@@ -424,7 +487,7 @@ class FileTransaction:
             header = self._held_document.replace(
                 self._header.signature, data, layout.survey(data), records
             )
-        except ConcurrentWrite:
+        except ConcurrentWrite:  # Nothing was written.
             if trash_entry:
                 self._held_document.storage.trash_directories.erase(trash_entry.token)
             raise
@@ -441,27 +504,13 @@ class FileTransaction:
         return self._held_document.delete()
 
 
-T = TypeVar("T")
-
-#: The derived file with a time. Every document that was written before it is flushed.
-_FLUSHED_MARK = "flushed"
-#: How much earlier the time of a file may be than the clock says.
-_MARGIN_NS = 2_000_000_000
-_TRIES = 5
-#: How long a query waits for the mutex of a document that another program changed, in seconds.
-_BRIEF_WAIT_S = 0.5
-#: What parsing may raise if the file is damaged although its signature is the expected one: somebody
-#: wrote it through a memory mapping.
-_DAMAGED = (InvalidDocument, ValueError, TypeError, LookupError, AttributeError)
-
-
-class _Read(NamedTuple):
-    """A consistent read of a document with entries.
+class _ConsistentRead(NamedTuple):
+    """A consistent read of a document with entries: all bytes are of one version.
 
     Attributes:
         data: The bytes from `start` on.
-        header: The state header of this version. None: the store can't be written, so that the
-            file may be of any version. It is valid.
+        header: The state header of this version. None: the store can't be written, so the file was
+            only validated. It may be of any format version, and in any layout.
         start: The offset of the bytes.
     """
 
@@ -471,7 +520,9 @@ class _Read(NamedTuple):
 
     @property
     def is_canonical(self) -> bool:
-        """Whether the file is known to have the canonical file_layout and the current version."""
+        """Whether the file is known to have the canonical layout and the current format version.
+        False also if it is not known.
+        """
         return self.header is not None and self.header.file_layout is not None
 
 
@@ -496,6 +547,7 @@ class FilesEngine:
         #: Guards the making of the index.
         self._thread_lock = threading.Lock()
         self._index: Index | None = None
+        #: The queries without an asker, as the store's owner makes them.
         self._owner_queries: IndexQueries | None = None
 
     # -- One document ------------------------------------------------------------------------------
@@ -529,7 +581,10 @@ class FilesEngine:
         expected: DocumentVersion | None,
         read_set: ReadSet | None = None,
     ) -> DocumentVersion:
-        """Cost: reading and writing a small file, and `version` for each document of the read set."""
+        """`data` may be anything: this document has no layout and no log.
+
+        Cost: reading and writing a small file, and `version` for each document of the read set.
+        """
         with self._hold_with_read_set(kind, id, read_set) as held_document:
             content = held_document.read()
             if (content and content.data) != (expected and expected.data):
@@ -609,14 +664,14 @@ class FilesEngine:
             decode_checked(data, self.name(kind, id), id)
             return data
 
-        return self._parsed(kind, id, parse)
+        return self._parse_consistently(kind, id, parse)
 
     def document(self, kind: str, id: str) -> Document:
         """Cost: reading and parsing the file."""
         name = self.name(kind, id)
         if kind not in WITH_ENTRIES:
             return codec.decode(self.read(kind, id), name)
-        return self._parsed(
+        return self._parse_consistently(
             kind, id, lambda data, is_canonical: _parse_valid(data, is_canonical, name)
         )
 
@@ -630,6 +685,7 @@ class FilesEngine:
             except OSError:
                 pass  # The read that follows raises the error.
         read = self._read_consistently(kind, id, since)
+        # Without a header no position is known, so the next call returns all entries again.
         position = read.header and ReadPosition.of(read.header)
         if read.start and read.header is not None and read.header.file_layout is not None:
             block = read.data[: read.header.file_layout.tail - read.start]
@@ -638,20 +694,20 @@ class FilesEngine:
         return EntriesSince(position, history, True)
 
     def parsed(self, id: str, parse: Callable[[bytes, bool], T]) -> T:
-        return self._parsed(CONVERSATIONS, id, parse)
+        return self._parse_consistently(CONVERSATIONS, id, parse)
 
-    def _parsed(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
+    def _parse_consistently(self, kind: str, id: str, parse: Callable[[bytes, bool], T]) -> T:
         """Read a document and parse it with `parse`, which takes the bytes, and whether they are
-        canonical.
+        known to be canonical. If parsing fails, reconcile the document, and read it once more.
         """
         read = self._read_consistently(kind, id)
         try:
             return parse(read.data, read.is_canonical)
-        except _DAMAGED:
+        except _ERRORS_OF_DAMAGE:
             # The signature is the expected one, and the file is damaged all the same.
             try:
                 retry(lambda: self._reconcile(kind, id, trust=False))
-            except (Refused, StorageFailed):
+            except (Refused, StorageFailed):  # The store can't be written: name the damage.
                 decode_checked(read.data, self.name(kind, id), id)
         read = self._read_consistently(kind, id)
         return parse(read.data, read.is_canonical)
@@ -661,7 +717,7 @@ class FilesEngine:
         for _ in range(_TRIES):
             header = self._reconciled_header(CONVERSATIONS, id)
             if header is None or header.file_layout is None:
-                break
+                break  # Where the last entries begin is not known.
             entries = self.storage.tail(CONVERSATIONS, id, header, n) if n > 0 else b"[]"
             if entries is not None and _is_json(entries):
                 return entries, header.file_layout.entries, header.tag
@@ -697,7 +753,10 @@ class FilesEngine:
     def _reconcile(
         self, kind: str, id: str, timeout_s: float | None = None, *, trust: bool = True
     ) -> StateHeader:
-        """Reconcile a document under its mutex. See `reconcile_external_edit`."""
+        """Reconcile a document under its mutex, as `reconcile_external_edit`.
+
+        `trust`: whether a file with the expected signature counts as unchanged.
+        """
         with self.storage.hold(kind, id, timeout_s) as held_document:
             return reconcile_external_edit(held_document, trust=trust)
 
@@ -710,8 +769,11 @@ class FilesEngine:
         except (Refused, StorageFailed, StoreBusy):
             return None
 
-    def _read_consistently(self, kind: str, id: str, since: ReadPosition | None = None) -> _Read:
-        """Read a document with entries, so that the bytes are those of its state header.
+    def _read_consistently(
+        self, kind: str, id: str, since: ReadPosition | None = None
+    ) -> _ConsistentRead:
+        """Read a document with entries, so that the bytes are those of its state header. The steps
+        are at the top of the module.
 
         Args:
             kind, id: The document.
@@ -725,23 +787,24 @@ class FilesEngine:
             content = self.storage.read(kind, id, start)
             if content is None:
                 continue  # An editor is replacing it, or it is gone. The next try finds out.
-            if header is None:
+            if header is None:  # The store can't be written. `start` is 0, so these are all bytes.
                 decode_checked(content.data, self.name(kind, id), id)
-                return _Read(content.data, None, 0)
+                return _ConsistentRead(content.data, None, 0)
             if content.signature == header.signature and header.ends(content.data):
-                return _Read(content.data, header, start)
+                return _ConsistentRead(content.data, header, start)
 
-        def read_under_mutex() -> _Read:
+        def read_under_mutex() -> _ConsistentRead:
             with self.storage.hold(kind, id) as held_document:
                 header = reconcile_external_edit(held_document)
                 content = held_document.read()
                 if content is None or content.signature != header.signature:
                     raise ConcurrentWrite
-                return _Read(content.data, header, 0)
+                return _ConsistentRead(content.data, header, 0)
 
         return retry(read_under_mutex)  # It is written all the time.
 
     def external_edits(self, purpose: str = "this") -> FileStorage:
+        # Engines without files name `purpose` when they refuse.
         return self.storage
 
     # -- All conversations -------------------------------------------------------------------------
@@ -798,6 +861,7 @@ class FilesEngine:
                     completed_count += retry(partial(self._make_durable, kind, id))
                 except CapsuleError as error:  # The others are flushed all the same.
                     first_error = first_error or error
+                # A later write may get a time up to `_MARGIN_NS` before the clock.
                 if status.st_mtime_ns < began_ns - _MARGIN_NS:
                     new_mark_ns = max(new_mark_ns, status.st_mtime_ns)
         if first_error is not None:
@@ -812,9 +876,12 @@ class FilesEngine:
         """
         storage = self.storage
         raw = storage.raw_header(kind, id)
+        if not raw:
+            return  # There is no header: nothing was written.
+        # `header` is None if it is torn. `log_end` is None if the end of the log is not known.
         header, log_end = decode_header(raw) or (None, None)
-        if not raw or (header is not None and header.boot_id != storage.boot_id):
-            return
+        if header is not None and header.boot_id != storage.boot_id:
+            return  # Written before the machine restarted. The next holder of the mutex reads all.
         if log_end is None or not log_end.is_durable:
             path = storage.logs.file(f"{kind}-{id}")
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

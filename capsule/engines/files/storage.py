@@ -4,12 +4,24 @@
 under its mutex (`hold`), and finds what other programs and dead processes left. `AttachedFiles`,
 `FileTrash` and `LocalFiles` implement three interfaces of an engine on top of it.
 
+A document of a *kind* is the file `{directory of the kind}/{id}.json`. A *nested* kind has a
+directory for each document instead. A *local* kind belongs to this machine, in `.capsule/`. Each
+document also has a mutex file with its *state header*: the signature, layout and tag of the version
+that the store wrote or accepted last. The *failure mark* is a byte after the header: a flush of the
+document or its log failed.
+
+A reader takes no mutex. It compares the signature of the file with the header, before and after it
+reads. A write is the work of the `HeldDocument` that `hold` returns.
+
 What must stay true:
 
 - This module knows kinds, ids and the canonical layout, but no conversations.
-- Every write of a document happens under its mutex. Reading takes none.
+- Every write of a document happens under its mutex. A read takes the mutex only if a writer may be
+  at work or dead: in `LocalFiles`, for a file that its header does not describe, and in
+  `leftovers`, for a document with a temporary file.
 - A side file is durable before it gets its name, and its content never changes.
-- No directory on the way to a file is a symlink.
+- A directory that is a symlink is refused when it is first used, and a directory of a local kind or
+  of side files at each use. Methods that take a path, `tail` and the trackers do not check it.
 """
 
 from __future__ import annotations
@@ -50,6 +62,7 @@ from capsule.format.json.layout import last_entries
 from capsule.ids import check_file_name, check_id, is_id, new_id
 from capsule.process_forks import call_in_child
 
+_log = logging.getLogger("capsule")
 _SUFFIX = ".json"
 _WRITE_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -61,10 +74,13 @@ _TAIL_GROWTH = 4
 #: More bytes than a canonical file has after its last entry.
 _END_BYTES = 8
 _CONTEXT_LINE = b'\n  "context": '
+#: How often an edit of a local document is tried if others write it meanwhile.
+_EDIT_TRIES = 50
 
 
 class FileStorage:
-    """A store's documents as files below one directory. It implements `ExternalEdits`.
+    """A store's documents as files below one directory. It implements `ExternalEdits`, which
+    describes the methods without a docstring.
 
     Args:
         root: The directory of the store.
@@ -95,6 +111,7 @@ class FileStorage:
         self.document_flags = os.O_RDONLY if self.replaces_on_append else os.O_RDWR
         self.trash_directories = TrashDirectories(self.sys, self.paths, document_bytes)
         self.derived = DerivedFiles(self.paths, self.sys)
+        #: The run of the machine, and the disk. A state header of another one proves nothing.
         self.boot_id = f"{self.sys.boot() or 'unknown'} {self.sys.device(root):x}"
         self._timeout_s = mutex_timeout_s
         self._document_bytes = document_bytes
@@ -162,7 +179,8 @@ class FileStorage:
     def current_header(self, kind: str, id: str) -> StateHeader | None:
         """Return the state header of a document if it describes the file. Takes no mutex.
 
-        Returns None if the file changed, or while a writer is at work.
+        Returns None if the file changed, while a writer is at work, or if the header is of an
+        earlier run of the machine.
         """
         path = self.paths.document(kind, id)
         header = self.recorded_header(kind, id)
@@ -210,7 +228,8 @@ class FileStorage:
         Cost: reading the log. Takes no mutex.
         """
         with suppress(OSError):
-            log = Log.open(self.sys, f"{self.logs.path}/{kind}-{id}", None)
+            # The position of its end is not known without the mutex, so the whole log is read.
+            log = Log.open(self.sys, f"{self.logs.path}/{kind}-{id}", position=None)
             if log is not None:
                 log.close()
                 return not log.position.is_durable
@@ -259,12 +278,13 @@ class FileStorage:
             raise as_capsule_error(error, path, "read") from error
 
     def read(self, kind: str, id: str, offset: int = 0) -> FileContent | None:
-        """Read a document from a byte on, without its mutex. Returns None if there is no file.
+        """Read a document from byte `offset` on, without its mutex. None: there is no file.
 
         The signature is `NO_SIGNATURE` if the file changed meanwhile. Cost: reading these bytes.
         """
         path = self.paths.document(kind, id)
         with suppress(NotFound), self._open_for_reading(path) as (fd, status):
+            # After the open, so that a missing file costs no check. Nothing was returned yet.
             if kind not in self._checked_directories:
                 self._directory(kind, id)
             size = max(status.st_size - offset, 0)
@@ -292,9 +312,10 @@ class FileStorage:
             return data, self.sys.pread(fd, _END_BYTES, end_offset)
 
     def tail(self, kind: str, id: str, header: StateHeader, n: int) -> bytes | None:
-        """Return the last `n` entries as a JSON array. None: the file changed meanwhile.
+        """Return the last `n` entries as a JSON array.
 
-        Cost: reading these entries.
+        Returns None if the file is not the one that the header describes, or the header has no
+        layout. Cost: reading these entries.
         """
         file_layout = header.file_layout
         if file_layout is None:
@@ -407,6 +428,7 @@ class FileStorage:
 
     # -- What other programs and dead processes left -----------------------------------------------
 
+    # A part of `ExternalEdits`.
     committed_version = staticmethod(committed_version)
 
     def clear_temporary(self, kind: str, id: str) -> str:
@@ -415,9 +437,9 @@ class FileStorage:
         The caller holds the document's mutex. Raises `OSError`.
         """
         temporary = self.paths.temporary(kind, id)
-        with suppress(FileNotFoundError):
-            document_status = self.sys.lstat(temporary)
-            if document_status.st_ino == self.sys.lstat(self.paths.document(kind, id)).st_ino:
+        with suppress(FileNotFoundError):  # There is no document.
+            temporary_status = self.sys.lstat(temporary)
+            if temporary_status.st_ino == self.sys.lstat(self.paths.document(kind, id)).st_ino:
                 self.sys.unlink(temporary)
                 return f"{temporary}: unlinked, it was a second name of the document"
         # It may be a version that an editor saved in the instant of a crash, so it is not deleted.
@@ -469,7 +491,12 @@ class FileStorage:
             return self.trash_directories.move(scanned.path, QUARANTINE, kind, check_id(id), reason)
 
     def leftovers(self, kind: str) -> list[Leftover]:
-        """Takes the mutex of each document that seems to have a temporary file."""
+        """Takes the mutex of each document that has a temporary file.
+
+        There are three kinds of leftovers: "instance", the file of a process that is dead.
+        "temporary", a new version that a dead writer did not put in place. "vanished", a document
+        with a state header and without a file.
+        """
         with translate_errors(self.paths.root, "list"):
             leftovers = []
             for instance in self.leases.dead():
@@ -495,9 +522,10 @@ class FileStorage:
         return leftovers
 
     def _find_temporary(self, kind: str, id: str) -> list[Leftover]:
-        """Return the temporary file of a dead writer. Empty: the writer was alive, and has ended.
+        """Return the temporary file of a dead writer.
 
-        Empty also if the mutex can't be had.
+        Empty if its writer was alive: it has finished by the time that this has the mutex. Empty
+        also if the mutex can't be had.
         """
         with suppress(CapsuleError), self.hold(kind, id):
             path = self.paths.temporary(kind, id)
@@ -516,6 +544,7 @@ class FileStorage:
                     return self.clear_temporary(kind, leftover.id)
                 if held_document.read() is None:
                     held_document.drop_header_and_log()
+                # If the file is back, nothing has to be done.
                 return f"{leftover.path}: forgotten"
 
     # -- The end -----------------------------------------------------------------------------------
@@ -557,12 +586,6 @@ def _scanned(id: str, path: str, status: os.stat_result) -> ScannedFile:
     )
 
 
-_log = logging.getLogger("capsule")
-
-#: How often an edit of a local document is tried if others write it meanwhile.
-_EDIT_TRIES = 50
-
-
 class AttachedFiles:
     """The side files of a `FileStorage`. See `SideFiles`, which describes the methods."""
 
@@ -579,6 +602,7 @@ class AttachedFiles:
             if existing is None:
                 self._paths.ensure(self._sys, folder)
                 temporary = self._write_temporary(kind, data)
+                # Unlike a rename, a link never replaces a file.
                 try:
                     whole_files.link(self._sys, temporary, path)
                 except FileExistsError:
@@ -666,7 +690,10 @@ class FileTrash:
             held_document.restore(token)
 
     def purge(self, older_than_s: float) -> list[str]:
-        """Cost: reading every conversation that was written here. The index is built anew."""
+        """Sweep temporary files, erase old entries, and remove their texts from the logs.
+
+        Cost: reading every conversation that was written here. The index is built anew.
+        """
         storage = self._storage
         for kind in KINDS:
             for leftover in storage.leftovers(kind):
@@ -684,7 +711,11 @@ class FileTrash:
 
 
 class LocalFiles(LocalDocuments):
-    """The documents of this machine as files in `.capsule/`."""
+    """The documents of this machine as files in `.capsule/`.
+
+    A file that this user did not write here counts as missing. A repository can contain one, and
+    the content of some kinds is run.
+    """
 
     def __init__(self, storage: FileStorage) -> None:
         self._storage = storage
@@ -698,7 +729,8 @@ class LocalFiles(LocalDocuments):
             return None
         if self._is_own(kind, id, content.signature):
             return content.data
-        with self._storage.hold(kind, id) as held_document:  # Perhaps a write was not finished.
+        # The header may not describe the file yet: its writer may be at work.
+        with self._storage.hold(kind, id) as held_document:
             content = held_document.read()
             return self._own_data(kind, id, content)
 
@@ -708,6 +740,7 @@ class LocalFiles(LocalDocuments):
                 content = held_document.read()
                 new_data = change(self._own_data(kind, id, content))
                 if new_data is not None:
+                    # Also of a file that is not this user's, which is then replaced.
                     expected = content.signature if content is not None else None
                     held_document.replace(expected, new_data, None, [])
 
