@@ -1,3 +1,1 @@
-"""A page in the browser to read, follow and answer in: a door to the Store, beside the two of the
-core.
-"""
+"""The web page: reads, follows and answers conversations in a browser."""

@@ -1,7 +1,12 @@
-"""Who is let in to the page, and as whom: addresses with a token, tokens of agents, and the cookie.
+"""Decides which visitors may open the page, by a token or a cookie.
 
-What must stay true: a cookie was made by this machine for this store, and ends with the token that
-it was made for. What an agent may do is not decided here: its store does.
+A visitor comes with a token: one of an address that the server printed, which is valid once, or one
+of an agent. The server answers with a cookie, which names the agent and the hash of the token, and
+is signed with a key of this machine. Later requests show the cookie.
+
+What must stay true: a cookie was made by this machine for this store. It is invalid when its token
+is revoked or expires, or when the key is renewed. The permissions of an agent are not decided here,
+but by its store.
 """
 
 from __future__ import annotations
@@ -23,20 +28,20 @@ if TYPE_CHECKING:
     from capsule.mcp_server.access import Scope as Allowed
     from capsule.mcp_server.transport.tokens import Token, Tokens
 
-#: Seconds after which a cookie is good no more.
-_LASTS_S: Final = 30 * 86_400
+#: How long a cookie is valid, in seconds.
+_COOKIE_S: Final = 30 * 86_400
 #: The id of the key that cookies are signed with.
 _KEY: Final = "web"
 
 
 class Visitor(NamedTuple):
-    """Who looks at the page.
+    """A visitor of the page.
 
     Attributes:
-        agent: The agent whose token opened it, or that the server was started for; None: the
-            store's owner.
-        token: The hash of that token; empty: it was an address of the server's own.
-        scope: The widest scope of what it may do.
+        agent: The agent that the visitor is: of the token, or the one that started the server.
+            None: the store's owner.
+        token: The hash of the agent's token. Empty: the visitor used an address of the server.
+        scope: The widest permission of the token.
     """
 
     agent: str | None = None
@@ -45,94 +50,96 @@ class Visitor(NamedTuple):
 
 
 class Admission:
-    """The addresses with a token that are still good, and the cookies of one store.
+    """The valid tokens of addresses, and the cookies of one store.
 
     Args:
-        machine: Keeps the secret that cookies are signed with; it is of this machine and this
-            store.
+        local: The documents of this machine for this store. One has the key that signs cookies.
         tokens: The tokens of agents.
-        root: The store's directory: it names the cookie, as browsers send cookies to every port of
-            a host.
-        agent: The agent that the server was started for; None: the store's owner.
+        root: The store's directory. The name of the cookie is derived from it, as browsers send
+            cookies to every port of a host.
+        agent: The agent that the server was started for. None: the store's owner.
     """
 
-    def __init__(
-        self, machine: LocalDocuments, tokens: Tokens, root: str, agent: str | None
-    ) -> None:
-        self._own = Visitor(agent)
+    def __init__(self, local: LocalDocuments, tokens: Tokens, root: str, agent: str | None) -> None:
+        self._server_visitor = Visitor(agent)
         self.cookie = f"capsule-{sha256(root.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
-        self._machine, self._tokens = machine, tokens
-        self._first_key = machine.key(_KEY)
-        self._unused: set[str] = set()
+        self._local = local
+        self._tokens = tokens
+        self._first_key = local.key(_KEY)
+        self._unused_tokens: set[str] = set()
 
     def token(self) -> str:
-        """Return a new token, which opens the page once, for whoever the server was started for."""
+        """Return a new token. It opens the page once, for the agent or owner of the server."""
         token = secrets.token_urlsafe(24)
-        self._unused.add(token)
+        self._unused_tokens.add(token)
         return token
 
     def is_unused(self, token: str) -> bool:
-        """Return whether this is one of `token` that was not used yet."""
-        return token in self._unused
+        """Return whether a token is from `token` and was not used yet."""
+        return token in self._unused_tokens
 
     def admit(self, token: str) -> Visitor | None:
-        """Return who comes with a token. None: it is none of `token` and no agent's.
+        """Return the visitor with a token, or None if the token is not valid.
 
-        One of `token` is used up with that.
+        A token from `token` is invalid after this call.
         """
-        if token in self._unused:
-            self._unused.discard(token)
-            return self._own
-        known = self._tokens.holder_of(token)
-        return None if known is None else _visitor(known)
+        if token in self._unused_tokens:
+            self._unused_tokens.discard(token)
+            return self._server_visitor
+        agent_token = self._tokens.holder_of(token)
+        return None if agent_token is None else _visitor(agent_token)
 
     def replaced_by_own(self, cookie: str) -> str:
-        """Return who looks with a cookie and would not any more with one of `token`, in words;
-        empty: nobody.
+        """Return the name of the visitor with a cookie, whom a token from `token` would sign out.
+
+        Empty: the cookie is not valid, or the token is for the same visitor.
         """
         holder = self._holder_of(cookie)
-        if holder is None or holder == (self._own.agent, ""):
+        if holder is None or holder == (self._server_visitor.agent, ""):
             return ""
-        return _in_words(holder[0])
+        agent, _ = holder
+        return _visitor_name(agent)
 
     @property
     def own_name(self) -> str:
-        """Whom the page shows to whoever comes with one of `token`, in words."""
-        return _in_words(self._own.agent)
+        """The name of the visitor with a token from `token`."""
+        return _visitor_name(self._server_visitor.agent)
 
     def visitor_of(self, cookie: str) -> Visitor | None:
-        """Return the visitor with a cookie; None: it is none of ours, too old, or of a token that
-        was revoked.
+        """Return the visitor with a cookie.
 
-        Cost: reading one or two small files.
+        Returns None if this server did not make the cookie, if it is too old, or if its token was
+        revoked. Cost: reading one or two small files.
         """
         holder = self._holder_of(cookie)
         if holder is None:
             return None
         agent, token = holder
         if not token:
-            return self._own if agent == self._own.agent else None
-        there = (_visitor(each) for each in self._tokens.all() if not each.has_expired(time.time()))
-        return next(
-            (visitor for visitor in there if (visitor.agent, visitor.token) == holder), None
-        )
+            return self._server_visitor if agent == self._server_visitor.agent else None
+        for agent_token in self._tokens.all():
+            if agent_token.has_expired(time.time()):
+                continue
+            visitor = _visitor(agent_token)
+            if (visitor.agent, visitor.token) == holder:
+                return visitor
+        return None
 
     def sign_in(self, answer: Response, visitor: Visitor, connection: HTTPConnection) -> None:
         """Give the browser the cookie of a visitor."""
-        self.set_cookie(answer, self.cookie, self._value_for(visitor), _LASTS_S, connection)
+        self.set_cookie(answer, self.cookie, self._value_for(visitor), _COOKIE_S, connection)
 
     def sign_out_everywhere(self) -> None:
-        """End every cookie of this store that was made on this machine. Raises StoreBusy, Refused,
-        StorageFailed.
+        """Make all cookies of this store invalid that this machine made.
+
+        Raises StoreBusy, Refused, StorageFailed.
         """
-        self._machine.renew_key(_KEY)
+        self._local.renew_key(_KEY)
 
     def set_cookie(
         self, answer: Response, name: str, value: str, lasts_s: int, connection: HTTPConnection
     ) -> None:
-        """Set a cookie that only the server reads, and that goes over TLS only if the browser
-        speaks it.
-        """
+        """Set a cookie that scripts can't read. With TLS, the browser sends it over TLS only."""
         is_tls = (
             connection.url.scheme == "https"
             or connection.headers.get("x-forwarded-proto") == "https"
@@ -142,27 +149,27 @@ class Admission:
         )
 
     def _value_for(self, visitor: Visitor) -> str:
-        data = urlsafe_b64encode(
-            orjson.dumps([visitor.agent, visitor.token, int(time.time()) + _LASTS_S])
-        )
+        valid_until = int(time.time()) + _COOKIE_S
+        data = urlsafe_b64encode(orjson.dumps([visitor.agent, visitor.token, valid_until]))
         return f"{data.decode()}.{self._mac(data)}"
 
     def _holder_of(self, cookie: str) -> tuple[str | None, str] | None:
-        """The agent that a cookie names, and the hash of its token; None: the cookie is none of
-        ours, or too old.
+        """Return the agent in a cookie, and the hash of its token.
+
+        Returns None if this machine did not sign the cookie, or if it is too old.
         """
         data, _, mac = cookie.rpartition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(data.encode()).encode()):
             return None
         with suppress(ValueError):
-            agent, token, until = orjson.loads(urlsafe_b64decode(data))
-            return (agent, token) if until >= time.time() else None
+            agent, token, valid_until = orjson.loads(urlsafe_b64decode(data))
+            return (agent, token) if valid_until >= time.time() else None
         return None
 
     def _mac(self, data: bytes) -> str:
-        # Read anew, as another server of this store may have ended all cookies. Where nothing can
-        # be written there is no file, and the key is this server's.
-        key = self._machine.existing_key(_KEY) or self._first_key
+        # The key is read each time, as another server of this store may have renewed it. If the
+        # directory is not writable, the key has no file, and belongs to this server alone.
+        key = self._local.existing_key(_KEY) or self._first_key
         return hmac.new(key, self.cookie.encode() + b"." + data, sha256).hexdigest()
 
 
@@ -170,5 +177,5 @@ def _visitor(token: Token) -> Visitor:
     return Visitor(token.name, token.hash, token.scope)
 
 
-def _in_words(agent: str | None) -> str:
+def _visitor_name(agent: str | None) -> str:
     return agent or "the owner"

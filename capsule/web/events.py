@@ -1,7 +1,9 @@
-"""`GET /events`: what happens in the store, as server-sent events, for whoever looks at the page.
+"""`GET /events`: the changes of the store as server-sent events, for open pages.
 
-What must stay true: the id of an event is its durable cursor, so that a browser that connects again
-with `Last-Event-ID`, to this server or to the next one, misses none and gets none twice.
+The stream begins at the cursor of the page, and ends when the visitor's token is revoked.
+
+What must stay true: the id of an event is its durable cursor. A browser that connects again with
+`Last-Event-ID`, to this server or to the next one, misses no event and gets none twice.
 """
 
 from __future__ import annotations
@@ -24,14 +26,15 @@ if TYPE_CHECKING:
 
 
 async def _events(request: Request) -> Response:
-    """The stream; with `wait=0` only what there is by now, for browsers that can't share one
-    stream.
+    """Answer with the stream. With `wait=0`, only the events so far are sent, for browsers that
+    can't share one stream.
     """
     view = View(request)
-    since = request.headers.get("last-event-id") or view.asked("since") or None
-    admission, cookie = view.site.admission, request.cookies.get(view.site.cookie, "")
+    since = request.headers.get("last-event-id") or view.parameter("since") or None
+    admission = view.site.admission
+    cookie = request.cookies.get(view.site.cookie, "")
 
-    def store() -> CoreStore:
+    def store_of_visitor() -> CoreStore:
         if admission.visitor_of(cookie) is None:
             raise InvalidInput("the token was revoked")
         return view.store
@@ -42,9 +45,11 @@ async def _events(request: Request) -> Response:
         status = 400 if isinstance(error, InvalidInput) else 503
         return Response(error.message + "\n", status, media_type="text/plain")
     kind = "text/event-stream"
-    if view.asked("wait") == "0":
+    if view.parameter("wait") == "0":
         return Response(encode_batch(first, check_topics(())), media_type=kind)
-    return StreamingResponse(stream_events(store, check_topics(()), first), media_type=kind)
+    return StreamingResponse(
+        stream_events(store_of_visitor, check_topics(()), first), media_type=kind
+    )
 
 
 ROUTES = [Route("/events", _events)]

@@ -1,8 +1,8 @@
-"""Plots as inline SVG: upright bars by day, and lying bars by name.
+"""Draws plots as inline SVG: vertical bars for days, and horizontal bars for names.
 
-What must stay true: a plot has a name, and the page has its figures in a table beside it. It is as
-wide as its place, so widths are parts of it and heights are pixels, and it uses classes only, as
-the page forbids styles in it. Pure.
+What must stay true: a plot has a name, and the page shows its figures in a table too. It is as wide
+as the page allows, so widths are percentages and heights are pixels. It uses classes, since the
+page forbids styles in it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ from datetime import date, timedelta
 
 from markupsafe import Markup
 
-#: Pixels: a plot of days above its dates, and the dates; a lying bar with its name.
-_HIGH, _DATES, _ROW = 130, 22, 34
-#: Percent: where the bars of days begin, behind the numbers.
-_LEFT = 10
+#: Heights in pixels: of the vertical bars, of the dates below them, and of a horizontal bar with its
+#: name.
+_BARS_HEIGHT = 130
+_DATES_HEIGHT = 22
+_ROW_HEIGHT = 34
+#: The width of the axis of numbers, in percent. The vertical bars begin there.
+_AXIS_WIDTH = 10
+#: The space above the highest bar, in pixels.
+_TOP = 10
 _SVG = Markup('<svg class="plot" width="100%" height="{}" role="img" aria-label="{}">{}</svg>')
 _BAR = Markup(
     '<rect x="{:.2f}%" y="{:.1f}" width="{:.2f}%" height="{:.1f}"><title>{}</title></rect>'
@@ -25,69 +30,73 @@ _LINE = Markup('<line x1="{}%" x2="100%" y1="{:.1f}" y2="{:.1f}"/>')
 
 
 def latest_days(counts: Mapping[str, int], days: int) -> dict[str, int]:
-    """The counts of the last days, up to the last one with a count; a day without one has 0.
+    """Return the counts of the last days, up to the last day with a count. Other days have 0.
 
     Args:
-        counts: By day, like 2025-01-31; what is no day is left out.
-        days: How many days, at most.
+        counts: The counts by day, like 2025-01-31. Names that are no days are ignored.
+        days: The greatest number of days.
     """
-    last = max((day for day in counts if len(day) == len("2025-01-31")), default="")
-    if not last:
+    last_day = max((day for day in counts if len(day) == len("2025-01-31")), default="")
+    if not last_day:
         return {}
-    end = date.fromisoformat(last)
-    span = (str(end - timedelta(days=ago)) for ago in reversed(range(min(days, end.toordinal()))))
-    return {day: counts.get(day, 0) for day in span}
+    end = date.fromisoformat(last_day)
+    # The calendar begins in the year 1.
+    span = min(days, end.toordinal())
+    shown_days = [str(end - timedelta(days=age)) for age in reversed(range(span))]
+    return {day: counts.get(day, 0) for day in shown_days}
 
 
-def scale(most: int) -> list[int]:
-    """Round numbers for an axis: from 0 to `most` or a little more, three to six of them."""
+def scale(greatest: int) -> list[int]:
+    """Return three to six round numbers for an axis: from 0 to `greatest` or a little more."""
     step = next(
-        by * 10**zeros
-        for zeros in range(len(str(most)))
-        for by in (1, 2, 5)
-        if by * 10**zeros * 5 >= most
+        factor * 10**zeros
+        for zeros in range(len(str(greatest)))
+        for factor in (1, 2, 5)
+        if factor * 10**zeros * 5 >= greatest
     )
-    return [*range(0, max(most, 2) + step, step)]
+    return [*range(0, max(greatest, 2) + step, step)]
 
 
 def _short(number: int) -> str:
-    return next(
-        (
-            f"{number / unit:g}{name}"
-            for unit, name in ((10**6, "M"), (10**3, "k"))
-            if number >= unit
-        ),
-        f"{number}",
-    )
+    """Return a number with a unit: `2k`, `1.5M`."""
+    if number >= 10**6:
+        return f"{number / 10**6:g}M"
+    if number >= 10**3:
+        return f"{number / 10**3:g}k"
+    return f"{number}"
 
 
 def by_day(title: str, counts: Mapping[str, int]) -> Markup:
-    """Upright bars, one for each day, with an axis of numbers and some of the days."""
-    axis, wide, drawn = (
-        scale(max(counts.values(), default=0)),
-        (100 - _LEFT) / max(1, len(counts)),
-        Markup(),
-    )
+    """Return a plot with a vertical bar for each day, an axis of numbers, and some of the dates."""
+    axis = scale(max(counts.values(), default=0))
+    day_width = (100 - _AXIS_WIDTH) / max(1, len(counts))
+    bottom = _TOP + _BARS_HEIGHT
+    drawing = Markup()
     for number in axis:
-        y = 10 + _HIGH * (1 - number / axis[-1])
-        drawn += _LINE.format(_LEFT, y, y) + _TEXT.format(_LEFT - 1, y + 4, "end", _short(number))
-    for at, (day, number) in enumerate(counts.items()):
-        tall, x = _HIGH * number / axis[-1], _LEFT + at * wide
-        drawn += (
-            _BAR.format(x + wide / 10, 10 + _HIGH - tall, wide * 0.8, tall, f"{day}: {number:,}")
-            if number
-            else ""
-        )
-        if at % (len(counts) // 6 + 1) == 0:
-            drawn += _TEXT.format(x, 10 + _HIGH + _DATES - 6, "", day[5:])
-    return _SVG.format(10 + _HIGH + _DATES, title, drawn)
+        y = _TOP + _BARS_HEIGHT * (1 - number / axis[-1])
+        drawing += _LINE.format(_AXIS_WIDTH, y, y)
+        drawing += _TEXT.format(_AXIS_WIDTH - 1, y + 4, "end", _short(number))
+    for index, (day, number) in enumerate(counts.items()):
+        height = _BARS_HEIGHT * number / axis[-1]
+        x = _AXIS_WIDTH + index * day_width
+        if number:
+            label = f"{day}: {number:,}"
+            drawing += _BAR.format(
+                x + day_width / 10, bottom - height, day_width * 0.8, height, label
+            )
+        if index % (len(counts) // 6 + 1) == 0:
+            drawing += _TEXT.format(x, bottom + _DATES_HEIGHT - 6, "", day[5:])
+    return _SVG.format(bottom + _DATES_HEIGHT, title, drawing)
 
 
 def by_name(title: str, counts: Sequence[tuple[str, int]]) -> Markup:
-    """Lying bars, each below its name and its number."""
-    most, drawn = max(1, *(number for _, number in counts), 1), Markup()
-    for at, (name, number) in enumerate(counts):
-        drawn += _TEXT.format(0, at * _ROW + 14, "", name if len(name) <= 40 else f"{name[:39]}…")
-        drawn += _TEXT.format(100, at * _ROW + 14, "end", f"{number:,}")
-        drawn += _BAR.format(0, at * _ROW + 19, 100 * number / most, 8, f"{name}: {number:,}")
-    return _SVG.format(len(counts) * _ROW, title, drawn)
+    """Return a plot with a horizontal bar for each name, below the name and its number."""
+    greatest = max(1, *(number for _, number in counts), 1)
+    drawing = Markup()
+    for index, (name, number) in enumerate(counts):
+        top = index * _ROW_HEIGHT
+        label = name if len(name) <= 40 else f"{name[:39]}…"
+        drawing += _TEXT.format(0, top + 14, "", label)
+        drawing += _TEXT.format(100, top + 14, "end", f"{number:,}")
+        drawing += _BAR.format(0, top + 19, 100 * number / greatest, 8, f"{name}: {number:,}")
+    return _SVG.format(len(counts) * _ROW_HEIGHT, title, drawing)

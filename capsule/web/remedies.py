@@ -1,4 +1,4 @@
-"""What helps after an error, in words of the page: where its link leads. Pure."""
+"""The links that help after an error, with the texts of the page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from capsule.errors import Action, Remedy
 
-#: The words of the link, and its address, `{}` being what it is about; without an address the words
-#: stand alone.
+#: The text of the link, and its address, in which `{}` is the subject of the remedy. If the address
+#: is empty, the text is shown without a link.
 REMEDIES: Final[dict[Action, tuple[str, str]]] = {
     "list": ("All conversations", "/"),
     "show": ("Read the conversation again", "/c/{}"),
@@ -35,6 +35,6 @@ REMEDIES: Final[dict[Action, tuple[str, str]]] = {
 
 
 def link(remedy: Remedy) -> tuple[str, str]:
-    """The words of the link of a remedy, and its address."""
-    words, address = REMEDIES[remedy.action]
-    return words, address.format(quote(remedy.on, safe="@"))
+    """Return the text of the link for a remedy, and its address."""
+    text, address = REMEDIES[remedy.action]
+    return text, address.format(quote(remedy.on, safe="@"))

@@ -1,6 +1,6 @@
-"""The web page as a room: one command.
+"""The room of the web page: it adds one command.
 
-Every function imports what it names, so that listing a room loads nothing else.
+Each function imports its command when it is called, so that listing rooms loads nothing else.
 """
 
 from __future__ import annotations

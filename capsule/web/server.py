@@ -1,7 +1,7 @@
-"""The server of the page: the routes, and the process that serves them.
+"""The routes of the pages, and the process that serves them.
 
-What must stay true: every path goes through the gate; the program's own files and the way in are
-open to everybody.
+What must stay true: every request goes through the gate. Only the files of the program (scripts,
+styles) and the page to sign in are open to everybody.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ if TYPE_CHECKING:
 
     from capsule.mcp_server.transport.http_process import ListeningSocket
 
-#: Seconds that requests still have when the server ends.
-_LAST_ANSWERS_S: Final = 0.5
+#: How long requests may still run when the server ends, in seconds.
+_SHUTDOWN_S: Final = 0.5
 
 
-async def _static(
-    request: Request,
-) -> Response:  # From memory: a thread would cost more than the answer.
+async def _static(request: Request) -> Response:
+    """Return a file of the program from memory, without the cost of a thread."""
     site: WebSite = request.app.state.site
     name = request.path_params["path"].partition("/")[2]
     if name not in site.static:
@@ -60,13 +59,13 @@ def _missing(view: View) -> Response:
     raise NotFound(f"there is no page {view.request.url.path}", id="")
 
 
-#: All addresses.
+#: All routes. The first one that matches is used.
 ROUTES: Final = [
-    Route("/static/{path:path}", _static),  # All of it, as no visitor is known there.
+    Route("/static/{path:path}", _static),  # No page: here no visitor is known.
     *entry.ROUTES,
     *events.ROUTES,
     *conversations.ROUTES,
-    *writing.ROUTES,  # Before those that take any id of a message.
+    *writing.ROUTES,  # Before `conversation`, whose routes match any id of a message.
     *transfer.ROUTES,
     *conversation.ROUTES,
     *history.ROUTES,
@@ -81,11 +80,11 @@ ROUTES: Final = [
 
 
 def application(site: WebSite, hosts: tuple[str, ...]) -> ASGIApp:
-    """The pages behind their gate.
+    """Return the application: the pages behind their gate.
 
     Args:
-        site: What they share.
-        hosts: What the header `Host` may say.
+        site: The shared parts of the pages.
+        hosts: The allowed values of the header `Host`, with the port.
     """
     app = Starlette(routes=ROUTES)
     app.state.site = site
@@ -99,27 +98,27 @@ def serve(
     ready: Callable[[], None],
     tls: tuple[str, str] | None = None,
 ) -> None:
-    """Serve until a signal comes; never returns.
+    """Serve until the process gets a signal. Never returns.
 
     Args:
-        site: What the pages share. Its store is closed at the end.
+        site: The shared parts of the pages. Its store is closed at the end.
         hosts: As in `application`.
-        listener: Where the server listens.
-        ready: Called when requests are answered.
-        tls: The files of the certificate and of its key; None: without TLS.
+        listener: The socket of the server.
+        ready: Called when the server accepts requests.
+        tls: The paths of the certificate and of its key. None: without TLS.
     """
-    files = {} if tls is None else {"ssl_certfile": tls[0], "ssl_keyfile": tls[1]}
     options: dict[str, Any] = {
         "lifespan": "off",
         "proxy_headers": False,
         **site.connections.options(),
-        **files,
     }
+    if tls is not None:
+        options["ssl_certfile"], options["ssl_keyfile"] = tls
     http_process.run(
         application(site, hosts),
         listener,
         ready,
         site.store.close,
-        last_s=_LAST_ANSWERS_S,
+        last_s=_SHUTDOWN_S,
         **options,
     )

@@ -1,5 +1,7 @@
-"""What all pages of a server share: the store, who is let in, the templates, and the program's own
-files.
+"""The parts that all pages of a server share: the store, the sign-in of visitors, the templates, and
+the files of the program (scripts and styles).
+
+One `WebSite` is made for each server. Templates and files are loaded at their first use.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ if TYPE_CHECKING:
     from capsule import Store
     from capsule.mcp_server.transport.tokens import Tokens
 
-#: Connections at once, of which a browser has up to six; those without a cookie, and of these those
-#: of one address, which may be a proxy's.
+#: The greatest numbers of connections: of all, of all without a cookie, and of those without a cookie
+#: from one address (possibly a proxy). A browser opens up to six.
 _CONNECTIONS: Final = (512, 256, 128)
 #: The media types of the program's own files, by the ends of their names.
 TYPES: Final = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 
 
 class WebSite:
-    """What all pages of a server share.
+    """The parts that all pages of a server share.
 
     Attributes:
-        store: The store, of whoever the server was started for.
-        admission: Who is let in.
+        store: The store, opened for the owner or the agent that started the server.
+        admission: Decides which visitors may enter.
         cookie: The name of the store's cookie.
-        connections: Those of the server.
-        preparation: The wait for the index.
+        connections: Counts the connections of the server.
+        preparation: Brings the index up to date at the first visit.
     """
 
     def __init__(self, store: Store, tokens: Tokens) -> None:
@@ -54,23 +56,24 @@ class WebSite:
     @cached_property
     def static(self) -> dict[str, bytes]:
         """The program's own files, by name."""
-        there = files("capsule.web").joinpath("static").iterdir()
-        own = {
-            file.name: file.read_bytes() for file in there if file.name.rpartition(".")[2] in TYPES
-        }
-        return own | {STYLES.name: STYLES.read_bytes()}
+        contents = {STYLES.name: STYLES.read_bytes()}
+        for file in files("capsule.web").joinpath("static").iterdir():
+            if file.name.rpartition(".")[2] in TYPES:
+                contents[file.name] = file.read_bytes()
+        return contents
 
     @cached_property
     def version(self) -> str:
-        """What stands in the addresses of these files, so that browsers may keep them."""
-        return sha256(b"".join(value for _, value in sorted(self.static.items()))).hexdigest()[:16]
+        """A hash of these files. It is a part of their addresses, so that browsers may cache them."""
+        contents = [content for _, content in sorted(self.static.items())]
+        return sha256(b"".join(contents)).hexdigest()[:16]
 
     @cached_property
     def templates(self) -> jinja2.Environment:
-        """The templates."""
+        """The templates, with their filters, functions and macros."""
         import jinja2
 
-        made = jinja2.Environment(
+        environment = jinja2.Environment(
             loader=jinja2.ChoiceLoader(
                 [jinja2.PackageLoader("capsule.web"), jinja2.FileSystemLoader(TEMPLATES)]
             ),
@@ -78,16 +81,20 @@ class WebSite:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        made.filters |= words.FILTERS
-        made.globals["address"], made.globals["new_id"] = words.address, new_id
-        made.globals["static"] = lambda name: f"/static/{self.version}/{name}"
-        pieces = vars(made.get_template("pieces.html").module)
-        made.globals |= {name: piece for name, piece in pieces.items() if not name.startswith("_")}
-        return made
+        environment.filters |= words.FILTERS
+        environment.globals["address"] = words.address
+        environment.globals["new_id"] = new_id
+        environment.globals["static"] = lambda name: f"/static/{self.version}/{name}"
+        macros = vars(environment.get_template("pieces.html").module)
+        for name, macro in macros.items():
+            if not name.startswith("_"):
+                environment.globals[name] = macro
+        return environment
 
-    def draw(self, template: str, part: str = "", **shown: Any) -> str:
-        """The text of a template, or of the one block of it that is named `part`, if it has one."""
-        made = self.templates.get_template(template)
-        if part in made.blocks:
-            return "".join(made.blocks[part](made.new_context({**shown})))
-        return made.render(**shown)
+    def draw(self, template_name: str, block_name: str = "", **values: Any) -> str:
+        """Return the text of a template, or of one of its blocks, if it has one of this name."""
+        template = self.templates.get_template(template_name)
+        if block_name in template.blocks:
+            context = template.new_context({**values})
+            return "".join(template.blocks[block_name](context))
+        return template.render(**values)

@@ -1,8 +1,11 @@
-"""One request, as the pages see it: who looks, which store answers, and how the answer is drawn.
+"""One request to a page: its visitor, the stores it may use, its parameters, and its answer.
 
-What must stay true: a page asks the stores of its view only, and these act for the visitor, so that
-the one rule of who may do what decides here as behind every other door. An error of the store is
-shown with its own words.
+`get`, `post` and `forms` make the routes of the pages. A page is a function that takes a `View` and
+returns a response. It runs in a thread. If the store raises an error, the answer shows the error's
+message, and a form gets its fields back.
+
+What must stay true: a page uses only the stores of its view. These act for the visitor, so that the
+rules of permissions apply here as they do for the command line and for MCP.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from capsule.web.admission import Visitor
     from capsule.web.site import WebSite
 
-#: The status of an answer that is an error.
+#: The HTTP status for a class of errors.
 _STATUS: dict[type[CapsuleError], int] = {
     InvalidInput: 400,
     Refused: 403,
@@ -50,12 +53,13 @@ _STATUS: dict[type[CapsuleError], int] = {
     InvalidDocument: 422,
     StoreBusy: 503,
 }
-#: How many fields a form has at most. Each is at most as large as a message, of which a form makes
-#: three times as much.
-_MOST_FIELDS, _LARGER = 16, 3
-#: The fields of an address that belong to one page of a list.
-_OF_A_PAGE = ("cursor", "part")
-#: The cookie that says for which agent the owner writes, after the name of the store's cookie.
+#: The greatest number of fields of a form.
+_MAX_FIELDS = 16
+#: How many times larger than in the store a message can be in a form, because of its encoding.
+_FORM_FACTOR = 3
+#: The parameters of an address that belong to one page of a list.
+_PAGE_PARAMETERS = ("cursor", "part")
+#: The end of the name of the cookie with the agent that the owner writes as.
 AS = "-as"
 #: The values of a switch.
 ON: Final = {"yes": True, "no": False}
@@ -66,12 +70,12 @@ class View:
 
     Attributes:
         request: The request.
-        site: What all pages share.
-        visitor: Who looks.
-        store: What reads for the visitor.
-        cursor: What the page shows is of this place in the store's changes, or of a later one;
-            empty: it is a part of a page, or an answer to a form.
-        form: The form that was sent.
+        site: The shared parts of the pages.
+        visitor: The visitor.
+        store: The store that reads for the visitor.
+        cursor: A cursor of the store's changes. The page shows the state at this cursor, or a later
+            one. Empty: the answer is a part of a page, or answers a form.
+        form: The fields of the form that was sent.
     """
 
     cursor = ""
@@ -84,91 +88,94 @@ class View:
         self.store: Store = self.site.store.inner.store_for(self.visitor.agent)
 
     @cached_property
-    def me(self) -> str | None:
-        """The agent that the visitor writes as and whose inbox this is; None: the owner, who chose
-        none.
+    def acting_agent(self) -> str | None:
+        """The agent that the visitor writes as, and whose inbox is shown.
+
+        None: the owner has chosen no agent.
         """
         if self.visitor.agent is not None:
             return self.visitor.agent
         return self.request.cookies.get(self.site.cookie + AS) or None
 
     @cached_property
-    def acting(self) -> Store:
-        """The store that writes: for the agent that the visitor chose, else for the visitor.
+    def acting_store(self) -> Store:
+        """The store that writes: for the agent that the visitor has chosen, or for the visitor.
 
-        Raises NotFound, InvalidInput: there is no such agent any more.
+        Raises NotFound, InvalidInput if the chosen agent does not exist any more.
         """
-        return self.store if self.me == self.visitor.agent else self.store.inner.store_for(self.me)
+        if self.acting_agent == self.visitor.agent:
+            return self.store
+        return self.store.inner.store_for(self.acting_agent)
 
     @cached_property
     def inbox(self) -> Inbox | None:
-        """What the visitor's agent has not read; None: the owner chose none, or it is not there any
-        more.
+        """The unread messages of the agent that the visitor writes as.
+
+        None: the owner has chosen no agent, or it does not exist any more.
         """
-        if self.me is not None:
+        if self.acting_agent is not None:
             with suppress(CapsuleError):
-                return self.acting.messages.inbox()
+                return self.acting_store.messages.inbox()
         return None
 
     def may(self, scope: Allowed) -> bool:
-        """Whether the visitor's token allows this."""
+        """Return whether the visitor's token allows this."""
         return SCOPES.index(scope) <= SCOPES.index(self.visitor.scope)
 
-    def asked(self, name: str) -> str:
-        """A field of the address; empty: it is not there."""
+    def parameter(self, name: str) -> str:
+        """Return a parameter of the address, or an empty text."""
         return self.request.query_params.get(name, "")
 
-    def every(self, name: str) -> tuple[str, ...]:
-        """All values of a field of the address that are not empty."""
+    def parameters(self, name: str) -> tuple[str, ...]:
+        """Return all values of a parameter of the address that are not empty."""
         return tuple(filter(None, self.request.query_params.getlist(name)))
 
-    def following(self, cursor: str) -> str:
-        """What the next page of a list is asked with: what this one was, and where that page
-        begins.
-        """
-        asked = [
+    def next_page_query(self, cursor: str) -> str:
+        """Return the query of the address of the next page of a list, which begins at a cursor."""
+        parameters = [
             (name, value)
             for name, value in self.request.query_params.multi_items()
-            if name not in _OF_A_PAGE
+            if name not in _PAGE_PARAMETERS
         ]
-        return urlencode([*asked, ("cursor", cursor)])
+        return urlencode([*parameters, ("cursor", cursor)])
 
     @property
     def wants_json(self) -> bool:
-        """Whether a script asks, and not a browser for a page."""
+        """Whether a script sent the request, and not a browser that opens a page."""
         return "application/json" in self.request.headers.get("accept", "")
 
-    def at(self, name: str = "") -> str:
-        """A part of the path; without a name the first one, which says what the page is about."""
+    def path_part(self, name: str = "") -> str:
+        """Return a part of the path. Without a name: the first one, the id of the page's subject."""
         parts: dict[str, str] = self.request.path_params
         return parts[name] if name else next(iter(parts.values()))
 
-    def sent(self, name: str) -> str:
-        """A field of the form, with the ends of lines as files have them; empty: it is not there,
-        or it is a file.
+    def field(self, name: str) -> str:
+        """Return a field of the form, with the line ends of files.
+
+        Returns an empty text if the form has no such field, or if it is a file.
         """
         value = self.form.get(name)
         return value.replace("\r\n", "\n") if isinstance(value, str) else ""
 
-    def page(self, template: str, *, status: int = 200, **shown: Any) -> Response:
-        """Draw a template; of it only the block that `part` of the address names, if it does."""
-        return HTMLResponse(
-            self.site.draw(template, self.asked("part"), view=self, **shown), status
-        )
+    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """Return the page of a template, or only the block that the parameter `part` names."""
+        html = self.site.draw(template, self.parameter("part"), view=self, **values)
+        return HTMLResponse(html, status)
 
     def json(self, value: Any, status: int = 200) -> Response:
-        """An answer to a script."""
+        """Return an answer to a script."""
         return Response(orjson.dumps(value), status, media_type="application/json")
 
-    def done(self, to: str, **value: Any) -> Response:
-        """The answer to a change: for a script what became of it, for a browser the way to the page
-        that shows it.
+    def answer_change(self, to: str, **value: Any) -> Response:
+        """Return the answer to a change that was made.
+
+        Args:
+            to: The address of the page that shows it. A browser is redirected there.
+            value: The fields for a script.
         """
-        return (
-            self.json({"location": to, **value})
-            if self.wants_json
-            else RedirectResponse(to, status_code=303)
-        )
+        if self.wants_json:
+            return self.json({"location": to, **value})
+        return RedirectResponse(to, status_code=303)
 
     def refuse(
         self,
@@ -180,38 +187,47 @@ class View:
         button: str = "Try again",
         **instead: str,
     ) -> Response:
-        """Say why nothing was done. What was typed stands there again, and can be sent again.
+        """Return the answer to a form that changed nothing: an error, or a question.
+
+        The page has the fields of the form, so that a person can send it again.
 
         Args:
-            reason: Why.
-            status: That of the answer.
-            error: The error that it is; None: a question.
-            kind: Its name for scripts.
-            button: The name of the button that sends the form again.
-            instead: Fields that are then others than they were; one that is empty is left out.
+            reason: The message.
+            status: The HTTP status.
+            error: The error. None: the message is a question.
+            kind: The name of the question for scripts.
+            button: The label of the button that sends the form again.
+            instead: New values of fields. A field with an empty value is left out.
         """
-        kind = type(error).__name__ if error else kind
         if self.wants_json:
-            return self.json({"error": reason, "kind": kind}, status)
-        typed = {name: self.sent(name) for name in self.form} | instead
+            name = type(error).__name__ if error else kind
+            return self.json({"error": reason, "kind": name}, status)
+        fields = {name: self.field(name) for name in self.form}
         way = link(error.remedy) if error and error.remedy else None
-        shown = {"reason": reason, "error": error, "typed": typed, "button": button, "way": way}
-        return self.page("error.html", status=status, **shown)
+        return self.page(
+            "error.html",
+            status=status,
+            reason=reason,
+            error=error,
+            typed=fields | instead,
+            button=button,
+            way=way,
+        )
 
 
 def get(path: str, answer: Callable[[View], Response]) -> Route:
-    """The route of a page that only reads. Starlette runs it in a thread."""
+    """Return the route of a page that only reads. Starlette runs it in a thread."""
 
     def read(view: View) -> Response:
         if "text/html" in view.request.headers.get("accept", ""):
             unfinished = view.site.preparation.unfinished()
             if unfinished is not None:
-                text = view.site.draw("preparing.html", read=unfinished[0], all=unfinished[1])
-                return HTMLResponse(text, 503, {"retry-after": "1"})
-        if not view.asked("part"):
-            view.cursor = (
-                view.store.changes().cursor
-            )  # Before the page is read: what comes between is heard of.
+                bytes_read, bytes_total = unfinished
+                html = view.site.draw("preparing.html", read=bytes_read, all=bytes_total)
+                return HTMLResponse(html, 503, {"retry-after": "1"})
+        if not view.parameter("part"):
+            # The cursor is read before the page, so that no change between them is missed.
+            view.cursor = view.store.changes().cursor
         return answer(view)
 
     def endpoint(request: Request) -> Response:
@@ -223,13 +239,13 @@ def get(path: str, answer: Callable[[View], Response]) -> Route:
 def post(
     path: str, act: Callable[[View], Response], *, scope: Allowed = "write", files: int = 0
 ) -> Route:
-    """The route of a form that changes something, for a visitor whose token allows it.
+    """Return the route of a form that changes something.
 
     Args:
-        path: Where the form is sent.
+        path: The path.
         act: Makes the change.
-        scope: What the token must allow.
-        files: How many files it may have.
+        scope: The permission that the token of the visitor must have.
+        files: The greatest number of files.
     """
 
     def refused(view: View) -> Response:
@@ -241,38 +257,47 @@ def post(
         from anyio import to_thread
 
         view = View(request)
-        if not view.may(scope):  # Before anything of the form is read.
+        if not view.may(scope):  # The form is not read at all.
             return await to_thread.run_sync(_guarded, view, refused)
-        largest = _LARGER * view.store.settings.message_bytes
+        max_bytes = _FORM_FACTOR * view.store.settings.message_bytes
         async with request.form(
-            max_files=files, max_fields=_MOST_FIELDS, max_part_size=largest
+            max_files=files, max_fields=_MAX_FIELDS, max_part_size=max_bytes
         ) as view.form:
             return await to_thread.run_sync(_guarded, view, act)
 
     return Route(path, endpoint, methods=["POST"])
 
 
-def forms(path: str, does: Mapping[str, Callable[[View], object]]) -> Route:
-    """The route of the forms of a page, each with what it does by the value of its field `do`; it
-    leads back there.
+def forms(path: str, actions: Mapping[str, Callable[[View], object]]) -> Route:
+    """Return the route of the forms of a page, which lead back to the page.
+
+    Args:
+        path: The path of the page.
+        actions: The function of each form, by the value of its field `do`.
     """
 
     def act(view: View) -> Response:
-        if (name := view.sent("do")) not in does:
-            raise InvalidInput(f"{name[:40]!r} can't be done here; it is one of {', '.join(does)}")
-        does[name](view)
-        here = view.request.url
-        return view.done(f"{here.path}?{here.query}".rstrip("?"))
+        name = view.field("do")
+        if name not in actions:
+            raise InvalidInput(
+                f"{name[:40]!r} can't be done here; it is one of {', '.join(actions)}"
+            )
+        actions[name](view)
+        url = view.request.url
+        return view.answer_change(f"{url.path}?{url.query}".rstrip("?"))
 
     return post(path, act)
 
 
 def _guarded(view: View, answer: Callable[[View], Response]) -> Response:
+    """Return the answer of a page, or the answer to the error that it raises."""
     try:
         return answer(view)
     except CapsuleError as error:
         status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        # A key that was used for another text would be refused again; that nothing was written is
-        # known.
-        instead = {"id": new_id()} if isinstance(error, InvalidInput) and "id" in view.form else {}
+        instead = {}
+        if isinstance(error, InvalidInput) and "id" in view.form:
+            # Nothing was written, so the form can get a new idempotency key. The old one may have
+            # been used for another text, and would be refused again.
+            instead["id"] = new_id()
         return view.refuse(error.message, status=status, error=error, **instead)

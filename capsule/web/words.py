@@ -1,4 +1,4 @@
-"""Small texts of the templates: times, sizes, counts. Pure."""
+"""Filters and functions of the templates: times, sizes, counts, addresses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def when(stamp: Any) -> Markup:
-    """A time as the page has it: in UTC, until the script writes it in the reader's zone; nothing
-    if it is unknown.
+    """Return a time in UTC as HTML. A script of the page shows it in the reader's time zone.
+
+    Returns nothing if the time is unknown.
     """
     text = blank_if_unknown(stamp if isinstance(stamp, str) else "")
     if not text:
@@ -23,25 +24,23 @@ def when(stamp: Any) -> Markup:
     return Markup('<time datetime="{}">{} UTC</time>').format(text, text[:16].replace("T", " "))
 
 
-def address(*parts: str, **asked: Any) -> str:
-    """An address of the page: the parts of the path, quoted, and what is asked of it; what is empty
-    is left out.
-    """
+def address(*parts: str, **parameters: Any) -> str:
+    """Return an address of a page, from the parts of its path and its parameters that are not empty."""
     path = "/" + "/".join(quote(part, safe="@") for part in parts)
-    query = urlencode(
-        {name: value for name, value in asked.items() if value not in (None, "", (), [])},
-        doseq=True,
-    )
+    present = {name: value for name, value in parameters.items() if value not in (None, "", (), [])}
+    query = urlencode(present, doseq=True)
     return f"{path}?{query}" if query else path
 
 
-def count(number: int, one: str, many: str = "") -> str:
-    """A number of things: `1 message`, `2 messages`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def count(number: int, singular: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 message`, `2 messages`."""
+    if number == 1:
+        return f"{number:,} {singular}"
+    return f"{number:,} {plural or singular + 's'}"
 
 
 def size(bytes: int) -> str:
-    """A number of bytes, for people."""
+    """Return a number of bytes with a unit."""
     value = float(bytes)
     for unit in ("bytes", "kB", "MB"):
         if value < 1000:
@@ -51,12 +50,15 @@ def size(bytes: int) -> str:
 
 
 def marked(snippet: Snippet) -> Markup:
-    """A piece of a text in which what was looked for is marked."""
-    made, at = Markup(), 0
-    for begin, end in snippet.marks:
-        made += Markup("{}<mark>{}</mark>").format(snippet.text[at:begin], snippet.text[begin:end])
-        at = end
-    return made + snippet.text[at:]
+    """Return a snippet as HTML in which the matches are marked."""
+    html = Markup()
+    end_of_last = 0
+    for start, end in snippet.marks:
+        html += Markup("{}<mark>{}</mark>").format(
+            snippet.text[end_of_last:start], snippet.text[start:end]
+        )
+        end_of_last = end
+    return html + snippet.text[end_of_last:]
 
 
 FILTERS = {"when": when, "count": count, "size": size, "marked": marked}

@@ -1,3 +1,1 @@
-"""The pages, a module each: each parses a request, makes a call of the Store, and renders a
-template.
-"""
+"""The pages, one module each. A page parses a request, calls the Store, and renders a template."""

@@ -1,4 +1,4 @@
-"""The list of conversations."""
+"""The page with the list of conversations, and the values that it can be filtered by."""
 
 from __future__ import annotations
 
@@ -14,31 +14,39 @@ _PAGE: Final = 50
 
 
 def _filter(view: View, unread: dict[str, int]) -> Filter:
-    words: dict[str, Any] = {
-        name: view.asked(name) or None for name in ("mode", "type", "agent", "project", "source")
+    """Return the filter in the address. `unread` has the number of unread messages by conversation."""
+    texts: dict[str, Any] = {
+        name: view.parameter(name) or None
+        for name in ("mode", "type", "agent", "project", "source")
     }
     return Filter(
-        tags=view.every("tag"),
-        title=view.asked("title"),
-        archived=ON.get(view.asked("archived") or "no"),
-        pinned=ON.get(view.asked("pinned")),
-        locked=ON.get(view.asked("locked")),
-        since=view.asked("since"),
-        ids=frozenset(unread) if view.asked("unseen") else None,
-        **words,
+        tags=view.parameters("tag"),
+        title=view.parameter("title"),
+        archived=ON.get(view.parameter("archived") or "no"),
+        pinned=ON.get(view.parameter("pinned")),
+        locked=ON.get(view.parameter("locked")),
+        since=view.parameter("since"),
+        ids=frozenset(unread) if view.parameter("unseen") else None,
+        **texts,
     )
 
 
 def _list(view: View) -> Response:
-    unread = {item.id: item.unread for item in view.inbox.conversations} if view.inbox else {}
-    asked, part = _filter(view, unread), view.asked("part")
-    listed = (
-        view.store.list(asked, limit=_PAGE, cursor=view.asked("cursor"))
-        if part != "facets"
-        else None
+    """Show the list and the facets, or one of them if the address names this part."""
+    unread = {}
+    if view.inbox:
+        unread = {item.id: item.unread for item in view.inbox.conversations}
+    filter = _filter(view, unread)
+    part = view.parameter("part")
+    listed = None
+    facets = None
+    if part != "facets":
+        listed = view.store.list(filter, limit=_PAGE, cursor=view.parameter("cursor"))
+    if part != "found":
+        facets = view.store.facets(filter)
+    return view.page(
+        "conversations.html", listed=listed, asked=filter, facets=facets, unread=unread
     )
-    facets = view.store.facets(asked) if part != "found" else None
-    return view.page("conversations.html", listed=listed, asked=asked, facets=facets, unread=unread)
 
 
 ROUTES = [get("/", _list)]

@@ -1,8 +1,8 @@
-"""The way in with a token that is entered, and the way out.
+"""Signs in with a token that is typed into a form, and signs out.
 
-What must stay true: a token comes in the body of a form, so that no history, log or link has it; it
-is read before anybody is known, so it is small and comes in time. Whoever may open the page by the
-server's own address may also end all its cookies; an agent with a token ends those of its browser.
+What must stay true: the token is in the body of the form, so no history, log or link has it. The
+form is read before the visitor is known, so its size and time are limited. The owner can sign out
+all browsers. An agent with a token signs out only its own browser.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from capsule.web.gate import ENTRANCE, entrance, local
 from capsule.web.site import WebSite
 from capsule.web.view import AS, View, post
 
-#: Bytes that the form may have.
-_MOST_BYTES = 8192
+#: The greatest size of the form.
+_MAX_BYTES = 8192
 
 
 async def _enter(request: Request) -> Response:
@@ -29,10 +29,11 @@ async def _enter(request: Request) -> Response:
     if request.method != "POST":
         return entrance(site, request)
     try:
-        sent = parse_qs((await read_body(request, _MOST_BYTES)).decode("utf-8", "replace"))
+        body = await read_body(request, _MAX_BYTES)
+        fields = parse_qs(body.decode("utf-8", "replace"))
     except (ValueError, TimeoutError) as error:
         return Response(f"{error}\n", 400, {"connection": "close"}, media_type="text/plain")
-    token = sent.get("token", [""])[0]
+    token = fields.get("token", [""])[0]
     visitor = await to_thread.run_sync(site.admission.admit, token.strip())
     if visitor is None:
         return entrance(
@@ -40,21 +41,21 @@ async def _enter(request: Request) -> Response:
             request,
             error="This token is not known here, or was used, revoked or has expired.",
         )
-    answer = RedirectResponse(local(sent.get("to", ["/"])[0]), status_code=303)
+    answer = RedirectResponse(local(fields.get("to", ["/"])[0]), status_code=303)
     site.admission.sign_in(answer, visitor, request)
     return answer
 
 
 def _sign_out(view: View) -> Response:
     admission = view.site.admission
-    if view.sent("where") == "everywhere":
+    if view.field("where") == "everywhere":
         if view.visitor.token:
             raise Refused(
                 "only the store's owner ends the page in every browser; capsule mcp tokens revoke",
                 path="",
             )
         admission.sign_out_everywhere()
-    answer = view.done("/")
+    answer = view.answer_change("/")
     for name in (admission.cookie, admission.cookie + AS):
         admission.set_cookie(answer, name, "", 0, view.request)
     return answer

@@ -1,8 +1,7 @@
-"""What is told of a whole conversation: its tree, its context with its summaries and forks, its
-versions in git.
+"""The pages of a whole conversation: its tree of branches, its context, and its versions in git.
 
-What must stay true: these pages read the whole conversation, and beyond it only when they are asked
-to: the project of a context only for the store's owner.
+What must stay true: each page reads the whole conversation. Files of the project are read only on
+request, and only for the store's owner.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from capsule.transfer.rendering.texts import TextRenderer
 from capsule.web.pages.conversation import anchor, titled
 from capsule.web.view import View, get
 
-#: Columns that the tree is drawn in: deeper branches stand in the last one.
+#: The number of columns of the tree. Deeper branches are drawn in the last one.
 _COLUMNS: Final = 8
-#: The number of versions that are listed, unless more are asked for.
+#: The number of versions in the list, unless more are requested.
 _VERSIONS: Final = 50
 
 
 class Run(NamedTuple):
-    """Messages that follow each other without a branch.
+    """Messages that follow each other without a branch. It is one row of the drawing.
 
     Attributes:
-        places: Their places.
-        column: The column that it is drawn in, from 0.
-        above: The row of the run that it answers; -1: none.
-        is_active: Whether it is on the active branch, from its first message on.
+        places: The positions of its messages.
+        column: The column of the drawing, from 0.
+        above: The row of the run that it answers. -1: none.
+        is_active: Whether its first message is on the active branch.
     """
 
     places: list[int]
@@ -44,34 +43,46 @@ class Run(NamedTuple):
 
 
 def runs_of(tree: Tree, current: str | None) -> list[Run]:
-    """The runs of a tree, each after the one that it answers; of several answers the active or
-    newest comes last.
+    """Return the runs of a tree, each after the run that it answers.
+
+    Of several answers to a message, the active one is last, or the newest if none is active. It is
+    drawn in the column of the message, and the others in the next column.
     """
-    active, seen, runs = set(tree.path(current)), set[int](), list[Run]()
-    for root in [
-        *tree.children.get(-1, []),
-        *range(len(tree)),
-    ]:  # Those in a circle hang on no root.
+    active = set(tree.path(current))
+    drawn: set[int] = set()
+    runs: list[Run] = []
+    # Messages in a circle have no root, so all positions are tried after the roots.
+    for root in [*tree.children.get(-1, []), *range(len(tree))]:
         stack = [(root, 0, -1)]
         while stack:
-            place, column, above = stack.pop()
-            if place in seen:
+            first, column, parent_row = stack.pop()
+            if first in drawn:
                 continue
-            places = [place]
-            seen.add(place)
-            while len(below := tree.children.get(places[-1], [])) == 1 and below[0] not in seen:
-                places += below
-                seen.add(below[0])
+            positions = [first]
+            drawn.add(first)
+            children = tree.children.get(first, [])
+            while len(children) == 1 and children[0] not in drawn:
+                positions += children
+                drawn.add(children[0])
+                children = tree.children.get(positions[-1], [])
             row = len(runs)
-            runs.append(Run(places, min(column, _COLUMNS - 1), above, place in active))
-            main = next((child for child in below if child in active), below[-1] if below else None)
-            ordered = sorted(below, key=lambda child: (child == main, child))
-            stack += [(child, column + (child != main), row) for child in reversed(ordered)]
+            runs.append(Run(positions, min(column, _COLUMNS - 1), parent_row, first in active))
+            active_children = [child for child in children if child in active]
+            main_child: int | None = None
+            if active_children:
+                main_child = active_children[0]
+            elif children:
+                main_child = children[-1]
+            side_children = sorted(child for child in children if child != main_child)
+            # The stack is taken from its end, so the main child is pushed first.
+            if main_child is not None:
+                stack.append((main_child, column, row))
+            stack += [(child, column + 1, row) for child in reversed(side_children)]
     return runs
 
 
 def _tree(view: View) -> Response:
-    id = view.at()
+    id = view.path_part()
     head = view.store.head(id)
     history, tree, current = view.store.branches.tree(id)
     return view.page(
@@ -86,10 +97,11 @@ def _tree(view: View) -> Response:
 
 
 def _context(view: View) -> Response:
-    id = view.at()
-    head, context = view.store.head(id), view.store.context.get(id)
+    id = view.path_part()
+    head = view.store.head(id)
+    context = view.store.context.get(id)
     drifted = None
-    if view.asked("drift") and not drift.is_empty(context):
+    if view.parameter("drift") and not drift.is_empty(context):
         if view.store.agent is not None:
             raise Refused("only the store's owner may compare a context with its project", path="")
         drifted = drift.check(context)
@@ -107,19 +119,27 @@ def _context(view: View) -> Response:
 
 
 def _versions(view: View) -> Response:
-    id, before, after = view.at(), view.asked("before"), view.asked("after")
-    head, problem, steps, diff = view.store.head(id), "", list[Any](), None
-    limit = (
-        int(asked) if (asked := view.asked("limit")).isdecimal() and len(asked) < 7 else _VERSIONS
-    )
+    """Show the versions in git, and the difference of two of them if they are given."""
+    id = view.path_part()
+    before = view.parameter("before")
+    after = view.parameter("after")
+    head = view.store.head(id)
+    requested_limit = view.parameter("limit")
+    limit = _VERSIONS
+    if requested_limit.isdecimal() and len(requested_limit) < 7:
+        limit = int(requested_limit)
+    problem = ""
+    steps: list[Any] = []
+    diff = None
     try:
         clone = rooms.open_clone(view.store)
         steps = list(clone.log(id, limit=limit + 1))
         if before:
             text = clone.diff(id, before, after or None).text().decode("utf-8", "replace")
-            diff = (
-                TextRenderer(0).code(text[text.find("\n@@") + 1 :], "diff") if text else ""
-            )  # Without the names of files.
+            diff = ""
+            if text:
+                changes = text[text.find("\n@@") + 1 :]  # Without the names of files.
+                diff = TextRenderer(0).code(changes, "diff")
     except (NotFound, Refused, GitFailed) as error:
         problem = error.message
     return view.page(

@@ -1,5 +1,6 @@
-"""The inbox of the agent that the visitor writes as: what waits for its word, and the buttons that
-give it.
+"""The inbox of the agent that the visitor writes as: questions, requests, mentions and unread messages.
+
+The owner without a chosen agent sees how many messages each agent has not read.
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from starlette.responses import Response
 
 from capsule.web.view import View, forms, get
 
-#: How many mentions are shown, and how many of those that are done; and for how many agents the
-#: owner sees counts.
+#: The greatest numbers of open mentions, of mentions that are done, and of agents with their counts.
 _MENTIONS: Final = 50
-_DONE: Final = 10
+_DONE_MENTIONS: Final = 10
 _AGENTS: Final = 100
 
 
 def _inbox(view: View) -> Response:
-    if view.asked("part") == "count":
+    if view.parameter("part") == "count":
         return view.page("base.html")
-    shown: dict[str, Any] = {
-        "questions": () if view.visitor.agent is not None else view.store.sessions.questions()
-    }
-    if view.me is None:
+    values: dict[str, Any] = {"questions": ()}
+    if view.visitor.agent is None:
+        values["questions"] = view.store.sessions.questions()
+    if view.acting_agent is None:
         agents = view.store.agents.list()[:_AGENTS]
-        shown["waiting"] = [
-            (each, view.store.messages.inbox(agent=each.id).unread) for each in agents
+        values["waiting"] = [
+            (agent, view.store.messages.inbox(agent=agent.id).unread) for agent in agents
         ]
     else:
-        messages = view.acting.messages
-        shown |= {"inbox": view.inbox, "requests": view.acting.agents.requests()}
-        shown["mentions"] = messages.mentions(limit=_MENTIONS)
-        shown["done"] = messages.mentions(state="done", limit=_DONE)
-    return view.page("inbox.html", **shown)
+        messages = view.acting_store.messages
+        values["inbox"] = view.inbox
+        values["requests"] = view.acting_store.agents.requests()
+        values["mentions"] = messages.mentions(limit=_MENTIONS)
+        values["done"] = messages.mentions(state="done", limit=_DONE_MENTIONS)
+    return view.page("inbox.html", **values)
 
 
 ROUTES = [
@@ -41,20 +42,20 @@ ROUTES = [
     forms(
         "/inbox",
         {
-            "read": lambda view: view.acting.messages.ack(
-                conversation=view.sent("id"), message=view.sent("message") or None
+            "read": lambda view: view.acting_store.messages.ack(
+                conversation=view.field("id"), message=view.field("message") or None
             ),
-            "done": lambda view: view.acting.messages.done(view.sent("id")),
-            "reopen": lambda view: view.acting.messages.reopen(view.sent("id")),
-            "allow": lambda view: view.acting.agents.allow(other=view.sent("id")),
-            "block": lambda view: view.acting.agents.block(other=view.sent("id")),
-            "answer": lambda view: view.acting.messages.send(
-                view.sent("value"),
-                conversation=view.sent("conversation"),
-                reply_to=view.sent("message"),
-                idempotency_key=f"answer-{view.sent('id')}",
+            "done": lambda view: view.acting_store.messages.done(view.field("id")),
+            "reopen": lambda view: view.acting_store.messages.reopen(view.field("id")),
+            "allow": lambda view: view.acting_store.agents.allow(other=view.field("id")),
+            "block": lambda view: view.acting_store.agents.block(other=view.field("id")),
+            "answer": lambda view: view.acting_store.messages.send(
+                view.field("value"),
+                conversation=view.field("conversation"),
+                reply_to=view.field("message"),
+                idempotency_key=f"answer-{view.field('id')}",
             ),
-            "withdraw": lambda view: view.store.sessions.cancel(view.sent("id")),
+            "withdraw": lambda view: view.store.sessions.cancel(view.field("id")),
         },
     ),
 ]

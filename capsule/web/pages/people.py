@@ -1,7 +1,7 @@
-"""Who is there: agents, projects, channels and groups; what waits for whom, and who may do what.
+"""The pages of agents, projects, channels and groups, with unread messages and permissions.
 
-What must stay true: an agent is shown what its store tells it. What others say of each other, and
-what waits for them, is for the owner and for each of them.
+What must stay true: an agent sees only what its store returns to it. The inbox and the settings of
+an agent are shown to the owner and to this agent alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from capsule.web.view import View, forms, get
 if TYPE_CHECKING:
     from capsule import Store
 
-#: The number of agents in a page, of groups, of members and of notes.
+#: The greatest number of agents, of groups, and of members in a page, and that of notes of an agent.
 _PAGE: Final = 200
 _NOTES: Final = 5
-#: What a member of a channel may do there, by its field in `Member`.
+#: The names of permissions of a member in a channel, by the fields of `Member`.
 _RIGHTS: Final = {
     "can_send": "write",
     "can_invite": "invite",
@@ -33,18 +33,19 @@ _RIGHTS: Final = {
 def _people(view: View) -> Response:
     from capsule.engines.queries import Filter
 
-    store, after = view.store, view.asked("after")
+    store = view.store
+    after = view.parameter("after")
     agents = [agent for agent in store.agents.list() if agent.id > after]
-    shown = agents[:_PAGE]
+    page_agents = agents[:_PAGE]
     return view.page(
         "people.html",
-        agents=shown,
+        agents=page_agents,
         waits={
             agent.id: store.messages.inbox(agent=agent.id)
-            for agent in shown
+            for agent in page_agents
             if agent.dm is not None
         },
-        following=shown[-1].id if len(agents) > _PAGE else "",
+        following=page_agents[-1].id if len(agents) > _PAGE else "",
         projects={project.id: project for project in store.projects.list()},
         channels=store.channels.list(archived=True),
         groups=store.list(Filter(type="group"), limit=_PAGE),
@@ -53,17 +54,17 @@ def _people(view: View) -> Response:
 
 def _agent(view: View) -> Response:
     store = view.store
-    agent = store.agents.get(view.at())
-    shown: dict[str, Any] = {"agent": agent, "notes": _notes(store, agent.id)}
-    if agent.dm is not None:  # It is told to the agent itself and to the owner.
-        shown |= {
+    agent = store.agents.get(view.path_part())
+    values: dict[str, Any] = {"agent": agent, "notes": _notes(store, agent.id)}
+    if agent.dm is not None:  # Only the agent itself and the owner get this field.
+        values |= {
             "inbox": store.messages.inbox(agent=agent.id),
             "requests": store.agents.requests(agent.id),
             "bells": load_targets(store, agent.id).targets,
             "actions": get_args(Action),
             "permission": _permission(view, agent.id),
         }
-    return view.page("agent.html", **shown)
+    return view.page("agent.html", **values)
 
 
 def _notes(store: Store, agent: str) -> list[Any]:
@@ -74,62 +75,68 @@ def _notes(store: Store, agent: str) -> list[Any]:
 
 
 def _permission(view: View, agent: str) -> Any:
-    """The answer to the question of the address, or why there is none; None: it asks nothing."""
-    if not (what := view.asked("action")):
+    """Return the decision on the action in the address, or the error. None: it names no action."""
+    action = view.parameter("action")
+    if not action:
         return None
-    about = {name: view.asked(name).strip() or None for name in ("conversation", "other")}
+    target = {name: view.parameter(name).strip() or None for name in ("conversation", "other")}
     try:
-        return view.store.agents.may(what, agent=agent, **about)
+        return view.store.agents.may(action, agent=agent, **target)
     except CapsuleError as error:
         return error
 
 
 def _project(view: View) -> Response:
     store = view.store
-    project = store.projects.get(view.at())
+    project = store.projects.get(view.path_part())
     return view.page(
         "project.html",
         project=project,
         others={other.id: other.name for other in store.projects.list() if other.id != project.id},
         agents=[agent for agent in store.agents.list() if agent.project == project.id],
         channels=[
-            each for each in store.channels.list(archived=True) if each.channel.scope == project.id
+            listed
+            for listed in store.channels.list(archived=True)
+            if listed.channel.scope == project.id
         ],
     )
 
 
 def _channel(view: View) -> Response:
-    channels, id = view.store.channels, view.at()
-    listed = channels.get(id)
+    channels = view.store.channels
+    listed = channels.get(view.path_part())
     try:
-        object = PolicyTarget.from_head(view.store.head(listed.id))
+        target = PolicyTarget.from_head(view.store.head(listed.id))
     except Refused as error:
         return view.page("channel.html", listed=listed, refused=error.message)
-    there = [member for member in object.members if member.is_in]
-    members = [
-        (member, [word for right, word in _RIGHTS.items() if object.grants(member, right)])
-        for member in there[:_PAGE]
-    ]
+    present_members = [member for member in target.members if member.is_in]
+    members = []
+    for member in present_members[:_PAGE]:
+        rights = [name for right, name in _RIGHTS.items() if target.grants(member, right)]
+        members.append((member, rights))
+    allowed_actions: set[str] = set()
+    if view.may("write"):
+        for action in ("join", "leave", "invite", "remove"):
+            if _may(view, action, listed.id):
+                allowed_actions.add(action)
     return view.page(
         "channel.html",
         listed=listed,
         members=members,
-        count=len(there),
-        is_in=any(member.id == view.me for member in there),
+        count=len(present_members),
+        is_in=any(member.id == view.acting_agent for member in present_members),
         topics=channels.topics(listed.id),
         refused="",
-        may={
-            do
-            for do in ("join", "leave", "invite", "remove")
-            if view.may("write") and _may(view, do, listed.id)
-        },
+        may=allowed_actions,
     )
 
 
-def _may(view: View, do: str, channel: str) -> bool:
-    """Whether the agent that the visitor writes as may do something in a channel."""
+def _may(view: View, action: str, channel: str) -> bool:
+    """Return whether the agent that the visitor writes as may do something in a channel."""
+    if view.acting_agent is None:
+        return True
     try:
-        return view.me is None or view.acting.agents.may(do, conversation=channel).allowed
+        return view.acting_store.agents.may(action, conversation=channel).allowed
     except CapsuleError:
         return False
 
@@ -143,21 +150,21 @@ ROUTES = [
         "/people/{agent}",
         {
             "allow": lambda view: view.store.agents.allow(
-                agent=view.at(), other=view.sent("other")
+                agent=view.path_part(), other=view.field("other")
             ),
             "block": lambda view: view.store.agents.block(
-                agent=view.at(), other=view.sent("other")
+                agent=view.path_part(), other=view.field("other")
             ),
             "unblock": lambda view: view.store.agents.forget(
-                agent=view.at(), other=view.sent("other")
+                agent=view.path_part(), other=view.field("other")
             ),
             "policy": lambda view: view.store.agents.policy(
-                view.at(),
-                dm=view.sent("dm") or None,
-                discoverable=view.sent("discoverable") or None,
+                view.path_part(),
+                dm=view.field("dm") or None,
+                discoverable=view.field("discoverable") or None,
             ),
             "status": lambda view: view.store.agents.set_status(
-                view.at(), view.sent("text"), busy=bool(view.sent("busy"))
+                view.path_part(), view.field("text"), busy=bool(view.field("busy"))
             ),
         },
     ),
@@ -165,22 +172,26 @@ ROUTES = [
         "/projects/{project}",
         {
             "link": lambda view: view.store.projects.link(
-                view.at(), view.sent("other"), direction=view.sent("direction")
+                view.path_part(), view.field("other"), direction=view.field("direction")
             ),
-            "unlink": lambda view: view.store.projects.unlink(view.at(), view.sent("other")),
+            "unlink": lambda view: view.store.projects.unlink(
+                view.path_part(), view.field("other")
+            ),
         },
     ),
     forms(
         "/channels/{channel}",
         {
-            "join": lambda view: view.acting.channels.join(view.at()),
-            "leave": lambda view: view.acting.channels.leave(view.at()),
-            "invite": lambda view: view.acting.channels.invite(
-                view.at(), view.sent("agents").replace(",", " ").split()
+            "join": lambda view: view.acting_store.channels.join(view.path_part()),
+            "leave": lambda view: view.acting_store.channels.leave(view.path_part()),
+            "invite": lambda view: view.acting_store.channels.invite(
+                view.path_part(), view.field("agents").replace(",", " ").split()
             ),
-            "remove": lambda view: view.acting.channels.remove(view.at(), view.sent("member")),
-            "mute": lambda view: view.acting.channels.mute(
-                view.at(), False, notify=view.sent("notify") or None
+            "remove": lambda view: view.acting_store.channels.remove(
+                view.path_part(), view.field("member")
+            ),
+            "mute": lambda view: view.acting_store.channels.mute(
+                view.path_part(), False, notify=view.field("notify") or None
             ),
         },
     ),

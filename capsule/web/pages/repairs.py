@@ -1,6 +1,6 @@
-"""What waits for a person's decision: conflicts of merges, damaged files, and the trash.
+"""The pages of conflicts of merges, of damaged files, and of the trash.
 
-What must stay true: nothing is decided here; each button sends what a person chose.
+What must stay true: the page decides nothing. Each button sends the choice of a person.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ _PAGE: Final = 50
 
 
 def _repairs(view: View) -> Response:
-    heads = sorted(
-        (head for head in view.store.heads() if head.conflicts or head.damaged),
-        key=lambda head: head.id,
-    )
-    disputed, damaged = (
-        [head for head in heads if bool(head.damaged) == is_so] for is_so in (False, True)
-    )
-    time, _, token = view.asked("before").partition(" ")
+    heads = [head for head in view.store.heads() if head.conflicts or head.damaged]
+    heads.sort(key=lambda head: head.id)
+    disputed = [head for head in heads if not head.damaged]
+    damaged = [head for head in heads if head.damaged]
+    time, _, token = view.parameter("before").partition(" ")
     gone = _trash(view, (time, token) if token else None)
+    following = ""
+    if len(gone) > _PAGE:
+        last, _, _ = gone[_PAGE - 1]
+        following = " ".join(_sort_key(last))
     return view.page(
         "repairs.html",
         conflicts=[
@@ -41,7 +42,7 @@ def _repairs(view: View) -> Response:
         damaged=damaged[:_PAGE],
         more=(max(0, len(disputed) - _PAGE), max(0, len(damaged) - _PAGE)),
         gone=gone[:_PAGE],
-        following=" ".join(_place(gone[_PAGE - 1][0])) if len(gone) > _PAGE else "",
+        following=following,
         as_json=lambda value: orjson.dumps(value).decode(),
     )
 
@@ -49,33 +50,38 @@ def _repairs(view: View) -> Response:
 def _trash(
     view: View, before: tuple[str, str] | None
 ) -> list[tuple[Trashed, str, RemovedMessages | None]]:
-    """What is in the trash behind an entry, the latest first, a page of it and perhaps more: each
-    entry with its title, and of messages what is known of them."""
-    trash, limit = view.store.trash, _PAGE + 1
-    deleted = [entry for entry in trash.list() if before is None or _place(entry) < before][:limit]
-    heads = ((entry, trash.head(entry)) for entry in deleted)
-    gone: list[tuple[Trashed, str, RemovedMessages | None]] = [
-        (entry, head.title or head.damaged, None) for entry, head in heads
-    ]
-    gone += [
-        (removed.trashed, removed.title, removed)
-        for removed in trash.removed(before=before, limit=limit)
-    ]
-    return sorted(gone, key=lambda each: _place(each[0]), reverse=True)
+    """Return entries of the trash, the latest first: at least a page, if it has so many.
+
+    Each is a triple of the entry, its title, and the removed messages. Those are None for a whole
+    conversation. `before` is the key of the last entry of the page before.
+    """
+    trash = view.store.trash
+    limit = _PAGE + 1
+    entries: list[tuple[Trashed, str, RemovedMessages | None]] = []
+    deleted = [entry for entry in trash.list() if before is None or _sort_key(entry) < before]
+    for entry in deleted[:limit]:
+        head = trash.head(entry)
+        entries.append((entry, head.title or head.damaged, None))
+    for removed in trash.removed(before=before, limit=limit):
+        entries.append((removed.trashed, removed.title, removed))
+    return sorted(entries, key=lambda item: _sort_key(item[0]), reverse=True)
 
 
-def _place(entry: Trashed) -> tuple[str, str]:
-    """The place of an entry in the list."""
+def _sort_key(entry: Trashed) -> tuple[str, str]:
+    """Return the key by which the entries of the trash are sorted."""
     return entry.deleted_at, entry.token
 
 
 def _entry(view: View) -> tuple[Trashed, RemovedMessages | None]:
-    """What lies in the trash under a token; of messages also what they are."""
-    trash, token = view.store.trash, view.at()
-    if deleted := next((each for each in trash.list() if each.token == token), None):
-        return deleted, None
-    if removed := next((each for each in trash.removed() if each.trashed.token == token), None):
-        return removed.trashed, removed
+    """Return the entry of the trash with a token, and the messages if it has removed messages."""
+    trash = view.store.trash
+    token = view.path_part()
+    for entry in trash.list():
+        if entry.token == token:
+            return entry, None
+    for removed in trash.removed():
+        if removed.trashed.token == token:
+            return removed.trashed, removed
     raise NotFound("this is no longer in the trash", id=token)
 
 
@@ -88,9 +94,10 @@ def _trashed(view: View) -> Response:
 def _restore(view: View) -> Response:
     trashed, removed = _entry(view)
     if removed is None:
-        return view.done(address("c", view.store.trash.restore(trashed.id, trashed).id))
+        return view.answer_change(address("c", view.store.trash.restore(trashed.id, trashed).id))
     ids = view.store.trash.restore_messages(trashed)
-    return view.done(address("c", trashed.id, *(("m", ids[0]) if ids else ())), ids=ids)
+    message_path = ("m", ids[0]) if ids else ()
+    return view.answer_change(address("c", trashed.id, *message_path), ids=ids)
 
 
 ROUTES = [

@@ -1,4 +1,4 @@
-"""Search in all conversations, with what the command line can be asked too."""
+"""The page of the search in all conversations, with the options of the command line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from capsule.web.view import View, get
 
 #: The number of hits in a page.
 _PAGE: Final = 20
-#: What a search can be narrowed by, by the names of the address.
-_FIELDS: Final = (
+#: The parameters of the address that narrow a search.
+_NARROWING: Final = (
     "role",
     "from",
     "in",
@@ -29,30 +29,34 @@ _FIELDS: Final = (
 
 
 def _options(view: View) -> dict[str, Any]:
-    """What the store is asked with. Raises InvalidInput, NotFound."""
-    asked = view.asked
+    """Return the options of the search. Raises InvalidInput, NotFound."""
+    parameter = view.parameter
+    where = None
     try:
-        where = orjson.loads(asked("where")) if asked("where") else None
+        if parameter("where"):
+            where = orjson.loads(parameter("where"))
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the filter of fields is not valid JSON: {error}") from None
     return {
-        "roles": view.every("role"),
-        "senders": view.every("from"),
-        "ids": [view.store.resolve(id) for id in view.every("in")],
-        "tags": view.every("tag"),
-        "branch": asked("branch") or "all",
-        "profile": asked("profile") or "balanced",
+        "roles": view.parameters("role"),
+        "senders": view.parameters("from"),
+        "ids": [view.store.resolve(id) for id in view.parameters("in")],
+        "tags": view.parameters("tag"),
+        "branch": parameter("branch") or "all",
+        "profile": parameter("profile") or "balanced",
         "where": where,
-        **{name: asked(name) or None for name in ("mode", "since", "until", "cursor")},
-        **{name: bool(asked(name)) for name in ("title_only", "in_tools")},
+        **{name: parameter(name) or None for name in ("mode", "since", "until", "cursor")},
+        **{name: bool(parameter(name)) for name in ("title_only", "in_tools")},
     }
 
 
 def _search(view: View) -> Response:
-    found, problem, is_narrow = None, "", any(map(view.asked, _FIELDS))
+    found = None
+    problem = ""
+    is_narrow = any(map(view.parameter, _NARROWING))
     try:
-        if view.asked("q").strip() or is_narrow:
-            found = view.store.search(view.asked("q"), limit=_PAGE, **_options(view))
+        if view.parameter("q").strip() or is_narrow:
+            found = view.store.search(view.parameter("q"), limit=_PAGE, **_options(view))
     except (InvalidInput, NotFound) as error:
         problem = error.message
     return view.page("search.html", found=found, problem=problem, is_narrow=is_narrow)
