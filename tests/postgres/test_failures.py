@@ -327,7 +327,7 @@ def test_a_wait_for_a_standby_that_was_cancelled_is_no_acknowledgement(own_serve
             appends = pool.submit(append)
             (pid,) = until(lambda: admin.execute(waiting).fetchone())
             admin.execute("SELECT pg_cancel_backend(%s)", (pid,))
-            with pytest.raises(StorageFailed, match="not known"):
+            with pytest.raises(StorageFailed, match="is unknown"):
                 appends.result()
         admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
         admin.execute("SELECT pg_reload_conf()")

@@ -218,7 +218,7 @@ def test_an_empty_list_says_so_on_a_terminal_and_is_empty_elsewhere(capsule: Any
         assert capsule.terminal(*words).startswith("capsule: ")
         assert capsule(*words).stdout == ""
     capsule.new("A")
-    assert "like that" in capsule.terminal("list", "--tag", "x")
+    assert "no conversation fits" in capsule.terminal("list", "--tag", "x")
 
 
 def test_a_head_is_changed_and_printed(capsule: Any) -> None:

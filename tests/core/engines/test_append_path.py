@@ -18,7 +18,7 @@ OURS = os.path.dirname(capsule.__file__)
 TO_DISK = {"pwrite", "fdatasync", "fsync"}
 #: The most functions on the way from `Store.append` to one such call, and the most that run before
 #: the last of them.
-DEEPEST, DISTINCT = 8, 56
+DEEPEST, DISTINCT = 8, 58
 
 
 def paths_of_an_append(store: Store, id: str) -> tuple[dict[str, list[str]], list[str]]:
