@@ -8,11 +8,12 @@ The messages of a draft are a tree of ids and parents as the source has them. `p
 parents before children. It reports an unknown parent, a circle and a repeated id, and reads around
 them, so that no message is lost. The same messages are always put in the same order.
 
-Invariants: imported content is data. It becomes a chat in which no agent takes part or speaks,
-unless the import is trusted. Ids are made from the ids of the source alone (message ids also from
-that of their conversation), so every store makes the same ones. For trusted capsules
+What must stay true: imported content is data. It becomes a chat in which no agent takes part or
+speaks, unless the import is trusted. Ids are made from the ids of the source alone (message ids
+also from that of their conversation), so every store makes the same ones. For trusted capsules
 `document_of(draft_of(x)) == x`, apart from `version`. What can't be accepted is reported and left
-out. Pure: the clock comes as an argument.
+out. Nothing here reads the clock or a file: the time, and the functions that store and load
+attachments, are arguments.
 """
 
 from __future__ import annotations
@@ -43,15 +44,29 @@ from capsule.transfer.reading.json_stream import MAX_VALUE_BYTES
 from capsule.transfer.records.coercion import moment, object_of, with_nonempty, without
 from capsule.transfer.records.round_trip import CAPSULE_KEY
 
+Document = dict[str, Any]
+#: Gets a problem, and the id of its message at the source.
+ReportProblem = Callable[[str, str], None]
+#: Stores the bytes of an attachment. Returns its SHA-256 in hexadecimal, and its size.
+StoreAttachment = Callable[[bytes | Source], tuple[str, int]]
+#: Returns the bytes of an attachment by its SHA-256. None: it is not stored.
+LoadAttachment = Callable[[str], bytes | None]
+#: The beginning of an id that is the digest of the messages, since the source has none.
+_DIGEST_PREFIX = "sha256:"
+#: The fields of a message that name other messages.
+_LINKS = ("replyTo", "thread")
 #: The parent of a root.
 _ROOT = ""
 
 
+class EmptyDraft(InvalidInput):
+    """A draft without messages and without a title."""
+
+
 def active_path(head: Fields, history: list[Fields]) -> list[Fields]:
     """Return the messages of the active branch of a draft, from its root."""
-    return [
-        history[place] for place in Tree(history).path(head.get("metadata", {}).get("currentNode"))
-    ]
+    current = head.get("metadata", {}).get("currentNode")
+    return [history[position] for position in Tree(history).path(current)]
 
 
 def parents_first(
@@ -72,6 +87,7 @@ def parents_first(
     _replace_unknown_parents(entries, parents, report_problem)
     result: dict[str, Fields] = {}
     for id in entries:
+        #: The entry and its ancestors that are not in the result yet, as an ordered set.
         chain: dict[str, None] = {}
         ancestor = id
         while ancestor != _ROOT and ancestor not in result and ancestor not in chain:
@@ -79,6 +95,7 @@ def parents_first(
             ancestor = parents[ancestor]
         if ancestor in chain:
             report_problem(f"messages answer each other in a circle, at {ancestor[:80]}", ancestor)
+            # The last one closed the circle. It becomes a root.
             parents[next(reversed(chain))] = _ROOT
         for member in reversed(chain):
             if "role" in entries[member]:
@@ -127,7 +144,10 @@ def _replace_unknown_parents(
 
 
 def _already_in_order(history: list[Fields]) -> list[Fields] | None:
-    """Return the messages if all parents come before their children, as mostly. None: some don't."""
+    """Return the messages if no entry has to be moved, renamed or reported. Otherwise None.
+
+    This is the usual case: all ids differ, and each parent comes before its children.
+    """
     result: list[Fields] = []
     #: For each id, the id of its message. Of an entry without a role, that of its parent.
     message_ids: dict[str | None, str | None] = {None: None}
@@ -149,28 +169,11 @@ def _already_in_order(history: list[Fields]) -> list[Fields] | None:
 
 
 def _nearest(id: str, parents: dict[str, str], messages: dict[str, Fields]) -> str | None:
-    """Return the nearest message among an entry and its ancestors. None: it has none."""
+    """Return the id of the nearest message among an entry and its ancestors. None: no message."""
     ancestor = id
     while ancestor != _ROOT and ancestor not in messages:
         ancestor = parents[ancestor]
     return ancestor or None
-
-
-Document = dict[str, Any]
-#: Gets a problem, and the id of its message at the source.
-ReportProblem = Callable[[str, str], None]
-#: Stores the bytes of an attachment. Returns its SHA-256 in hexadecimal, and its size.
-StoreAttachment = Callable[[bytes | Source], tuple[str, int]]
-#: Returns the bytes of an attachment by its SHA-256. None: it is not stored.
-LoadAttachment = Callable[[str], bytes | None]
-#: The beginning of an id that is the digest of the messages, since the source has none.
-_DIGEST_PREFIX = "sha256:"
-#: The fields of a message that name other messages.
-_LINKS = ("replyTo", "thread")
-
-
-class EmptyDraft(InvalidInput):
-    """A draft without messages and without a title."""
 
 
 def source_id(draft: Draft) -> str:
@@ -229,6 +232,7 @@ def document_of(
     new_ids: dict[str, str] = {}
     for entry in entries:
         id_at_source = entry["id"]
+        # An id that begins with `#` is a position, and not of the source.
         if id_at_source in draft.local_ids or (is_own and id_at_source[0] != "#"):
             new_ids[id_at_source] = id_at_source
         else:
@@ -267,7 +271,8 @@ def _accepted_message(
 ) -> Fields:
     """Return a message with its provenance, if it can be accepted. Otherwise its id and parent.
 
-    If only the rest of its record can't be accepted, the message is accepted without it.
+    If only the rest of its record can't be accepted, the message is accepted without it. For the
+    arguments see `document_of`. With `is_own`, the message keeps its provenance, if it has one.
     """
     fields = dict(entry)
     links: Fields = {name: fields.pop(name) for name in ("id", "parent") if name in entry}
@@ -311,7 +316,10 @@ def _accepted_message(
 
 
 def _check_size(message: Fields, max_bytes: int) -> None:
-    """Raise InvalidInput if a message is too large. A short message is not encoded for this."""
+    """Raise InvalidInput if a message is too large.
+
+    A message with a short text is not encoded for this. Its provenance is added afterwards.
+    """
     is_long = len(message["content"]) > max_bytes // 4
     if is_long and len(codec.encode_entry(message)) > 0.9 * max_bytes:
         raise InvalidInput(f"it is larger than {max_bytes:,} bytes")
@@ -352,8 +360,8 @@ def _with_head(
 ) -> Document:
     """Return the capsule for the head of a draft and its converted messages.
 
-    `new_ids` has the ids of the messages by those of the source. For other arguments see
-    `document_of`.
+    `new_ids` has the ids of the messages by those of the source. With `is_own`, the capsule keeps
+    its id. For other arguments see `document_of`.
     """
     head = draft.head
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
@@ -372,7 +380,8 @@ def _with_head(
     if current is not None:
         current = new_ids.get(str(current))
     if history and current == history[-1]["id"]:
-        current = None
+        current = None  # The last message is the current one by default.
+    # The ids of other conversations at the source.
     related: dict[str, str] = {}
     if is_own:
         metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
@@ -380,6 +389,7 @@ def _with_head(
         metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
         related = {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
         if not draft.is_own:
+            # The ids that these conversations get when they are imported.
             for name, related_id in related.items():
                 metadata[name] = imported_conversation_id(format, related_id)
     title = _title(draft, history) or f"{format} {created[:10]}"
@@ -452,6 +462,7 @@ def _head_provenance(
     time = moment(draft.head.get("updatedAt"))
     if time:
         provenance["updatedAt"] = time
+    # What the source has itself. Only this is written back there.
     provenance["given"] = [
         name for name in ("title", "createdAt", "updatedAt") if draft.head.get(name)
     ]
@@ -482,7 +493,9 @@ def _context(context: Any) -> Fields | None:
 
 
 def _with_source_back(fields: Fields) -> Fields:
-    """Return the fields as they were before `_with_source_aside`."""
+    """Return the fields as they were before `_with_source_aside`: `metadata.source` back
+    in place.
+    """
     provenance = provenance_of(fields)
     if SOURCE not in provenance:
         return fields
@@ -500,7 +513,8 @@ def _with_source_back(fields: Fields) -> Fields:
 def _with_source_aside(fields: Fields) -> Fields:
     """Return the fields for another format, with `metadata.source` moved into the provenance.
 
-    It has the fields of the source's format, which another format must not write.
+    `metadata.source` has fields of the format that the conversation came from. Another format must
+    not write them as its own.
     """
     metadata = fields.get("metadata", {})
     if SOURCE not in metadata:
@@ -527,6 +541,7 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
         provenance = {}
     edited_ids = {entry["id"] for entry in history if digests.is_edited(entry)}
     has_digest_as_id = str(provenance.get("id")).startswith(_DIGEST_PREFIX)
+    # A source without ids is recognized by its texts. If they were changed here, it is not found.
     is_own = not provenance or (has_digest_as_id and bool(edited_ids))
     origins = {entry["id"]: entry["id"] if is_own else _origin(entry) for entry in history}
     head = _own_head(document) if is_own else _source_head(document, format, provenance)
@@ -540,7 +555,9 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
     edited: set[str] = set()
     for id, origin in origins.items():
         if id in edited_ids:
-            edited |= {id, origin} if origin else {id}
+            edited.add(id)
+            if origin:
+                edited.add(origin)
     return Draft(
         head,
         _draft_history(history, origins, load, is_own=is_own),
@@ -578,7 +595,9 @@ def _own_head(document: Document) -> Fields:
 
 
 def _source_head(document: Document, format: str, provenance: Fields) -> Fields:
-    """Return the head of a draft with the ids of its source, without fields that it does not have."""
+    """Return the head of a draft with the ids of its source, without fields that the
+    source lacks.
+    """
     head = _plain_head(document)
     metadata = head["metadata"]
     head["metadata"] = without(metadata, IMPORTED, "titleSetBy")
@@ -601,9 +620,16 @@ def _draft_history(
     *,
     is_own: bool,
 ) -> list[Fields]:
-    """Return the messages of a draft. `origins` has their ids there by those of the capsule.
+    """Return the messages of a draft.
 
-    A message without an id there has a parent only if it does not answer the message before it.
+    A message without an id at the source has a parent only if it does not answer the message
+    before it.
+
+    Args:
+        history: The messages of the capsule.
+        origins: For each id of the capsule, the id of the message in the draft. None: it has none.
+        load: As `draft_of` takes it.
+        is_own: Whether the draft has the ids of this store.
     """
     parents = Tree(history).parents
     entries = []

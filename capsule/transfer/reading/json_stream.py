@@ -5,8 +5,9 @@ three forms it has. An array is read through a buffer, which is filled with the 
 may be cut at its end. After a damaged element, reading continues at the next object that begins
 with the same keys as the elements before it.
 
-Invariants: no more than one value and one chunk is in memory. Damage is reported by line and read
-around, and nothing here raises for it. Pure: the input is chunks of bytes.
+What must stay true: the memory does not grow with the file, but only with its largest value (at
+most MAX_VALUE_BYTES). Damage is reported by line and read around, and nothing here
+raises for it. The input is chunks of bytes: nothing here opens a file.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def _real(text: str) -> float | None:
 
 
 def _integer(text: str) -> float | None:
+    """Return a number. One of 20 characters or more may need over 64 bits, and becomes a float."""
     return int(text) if len(text) < 20 else _real(text)
 
 
@@ -52,7 +54,9 @@ def _no_constant(name: str) -> None:
 _decoder = json.JSONDecoder(
     strict=False, parse_constant=_no_constant, parse_float=_real, parse_int=_integer
 )
+#: A text, or a sign of the syntax. A single quotation mark: a text without an end.
 _TOKEN = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]'
+#: What may be between two elements.
 _GAP = re.compile(r"[\s,\0\ufeff]*")
 _SURROGATE = r"[\ud800-\udfff]"
 #: The part of a possible element that is examined, in characters.
@@ -67,6 +71,7 @@ _MAX_DEEP_ELEMENTS = 100
 _MAX_READ_CHARS = 1 << 15
 #: An error so near to the end of a buffer may come from a cut, in characters.
 _CUT_CHARS = 12
+#: The sign that closes each object or list.
 _ENDS = {"{": "}", "[": "]"}
 #: The number of values that decide the format of a file.
 _FIRST_VALUES = 50
@@ -99,9 +104,9 @@ def complete_prefix(text: str) -> Any:
             cut = token.start()
         elif sign == '"':
             break
-        else:
+        else:  # A whole text, which may be a key without its value.
             continue
-        if not ends:
+        if not ends:  # The first value has ended.
             break
     try:
         return _loaded(text[:cut] + "".join(reversed(ends)))
@@ -130,6 +135,7 @@ def shape_of(head: bytes) -> Shape:
         return ""
     if not newline or "\n{" in text or not text.startswith("{"):
         return "lines"
+    # An object with a newline in it, or one record and lines that are damaged.
     try:
         return "lines" if isinstance(_loaded(first_line), dict) else ""
     except (ValueError, RecursionError):
@@ -235,6 +241,7 @@ def _texts(chunks: Iterable[bytes], report_problem: ReportProblem) -> Iterator[s
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
+            # A character has up to four bytes.
             is_cut = error.end == len(data) and len(data) - error.start < 4
             if is_cut:  # The next chunk has the rest of the last character.
                 rest = data[error.start :]
@@ -288,6 +295,7 @@ def _lines(chunks: Iterable[bytes], report_problem: ReportProblem) -> Iterator[R
     keys: set[str] = set()
     for line, data in split_lines(chunks, report_problem):
         try:
+            # Quick and strict. What it refuses is read again with `_decoder`.
             value = orjson.loads(data if line > 1 else data.removeprefix(codecs.BOM_UTF8))
         except ValueError:
             if data.strip(b"\0 \t\r\n\xef\xbb\xbf"):
@@ -349,6 +357,7 @@ def _repaired(
 class _ArrayReader:
     """Reads the elements of one array.
 
+    The buffer has the part of the array from the next element on, or from a little before it.
     `_line` is the line at `_counted`, an offset in the buffer up to which lines were counted.
     """
 
@@ -464,6 +473,7 @@ class _ArrayReader:
     def _find_next_element(self) -> None:
         """Go to the next object that begins with the first keys of the other elements."""
         first_key = f'"{re.escape(self._keys[0])}"' if self._keys else ""
+        # An object after a comma or a bracket. The group begins at the object.
         start = re.compile(rf"[,\[]\s*(\{{\s*{first_key})")
         search_from = self._offset + 1
         while True:
@@ -471,9 +481,11 @@ class _ArrayReader:
                 offset = match.start(1)
                 if self._is_element(self._buffer[offset : offset + _PREVIEW_CHARS]):
                     self._line += self._buffer.count("\n", self._offset, offset)
+                    # Removing the read part copies the rest, so not after each element.
                     cut = offset if offset > _MAX_READ_CHARS else 0
                     self._buffer = self._buffer[cut:]
                     self._offset = self._counted = offset - cut
+                    # More texts may follow. If not, the next read finds that out.
                     self._is_open = True
                     return
             # More of an element that begins in the last characters may follow.

@@ -5,8 +5,10 @@ back. Records without a message (snapshots, durations) are kept with the message
 in `metadata.source.before`. Records of progress are dropped. A subagent is a conversation of its
 own, with the id `{session}:{agent}`. A damaged record is reported and left out.
 
-Invariants: the results of one answer form a line, and the next message answers the last of them.
-Each call in a written file has a result. Pure.
+What must stay true: the results of one answer form a chain, each the answer to the one before it,
+and the next message answers the last of them. Each call in a written file has a result. Only the
+given source is read: the file, and the files near it with titles of subagents and with large
+results.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ _BLOCK_FIELDS: dict[str, set[str]] = {
 _NO_RESULT = "not recorded"
 #: A longer name of the folder of a project, in UTF-16 units, ends with a hash.
 _MAX_FOLDER_NAME = 200
-#: The fields that have a title, the best one last.
+#: The fields of records without a message that have a title, the best one last.
 _TITLE_FIELDS = ("summary", "aiTitle", "customTitle")
 #: The beginning of a result that was too large, with the name of the file that has it.
 _MOVED_RESULT = r"(?s)<persisted-output>.{,1000}?tool-results[/\\]([\w-]+\.\w+)"
@@ -92,10 +94,14 @@ _METADATA_TYPES = {
 class _TranscriptReader:
     """Reads the records of one conversation, one after the other.
 
+    A record names the record that it answers. `_message_ids` finds the message of that record, and
+    `_answers` finds the answer of the model that this message is, or is a result of. So a further
+    record of an answer is added to its message, and a result to the chain of its answer.
+
     Attributes:
         messages: The messages.
         pending: The records without a message since the last message.
-        common: The fields that the records share.
+        common: The common fields of the first record with a message. Others may differ.
         note: The note of an export, from the record of the type `capsule`.
         lines: The line of each record by its id.
         sessions: How often each session is named.
@@ -109,13 +115,17 @@ class _TranscriptReader:
         self.note: Fields = {}
         self.lines: dict[str, int] = {}
         self.sessions: Counter[str] = Counter()
+        #: The titles by their field. Those of summaries by the last record that each is about.
         self._titles: dict[str, str] = {}
+        #: The record at which the chosen branch ends. None: the last message is the current one.
         self._current_uuid: str | None = None
+        #: `forkedFrom` of the first record, with the session of which this one is a copy.
         self._forked_from: Any = None
         #: For each record the id of its message, or of the message before it.
         self._message_ids: dict[Any, Any] = {}
         #: For each record that is dropped, the last record before it that is not.
         self._replaced_parents: dict[Any, Any] = {}
+        #: The records with a message, by their id.
         self._records: dict[Any, Fields] = {}
         #: The last record of each message.
         self._last_uuids: dict[Any, Any] = {}
@@ -169,7 +179,10 @@ class _TranscriptReader:
         self._current_uuid = None
 
     def _add_part(self, record: Fields, *, has_common_fields: bool) -> None:
-        """Add a record to its answer, or begin a message with it. A repeated record is ignored."""
+        """Add a record to its answer, or begin a message with it.
+
+        An equal record with the same id is ignored. A different one begins a message.
+        """
         uuid = record.get("uuid")
         is_repeated = uuid in self._records
         if is_repeated and self._records[uuid] == record:
@@ -209,10 +222,17 @@ class _TranscriptReader:
     def _link_to_answer(
         message: ClaudeMessage, answer: ClaudeMessage | None, parent_id: Any, uuid: Any
     ) -> Any:
-        """Return the id of the message that a new message answers.
+        """Return the id of the message that a new message answers. A result is noted in `answer`.
 
-        The results of one answer form a line, and the next message answers the last of them, even
-        if its record names another one.
+        The first result of each call is appended to the chain of its answer. The next message
+        answers the end of the chain, even if its record names another result.
+
+        Args:
+            message: The new message.
+            answer: The answer that the parent is, or is a result of. It is changed. None: there is
+                none.
+            parent_id: The id of the message that the record of the new message answers.
+            uuid: The id of this record.
         """
         if answer is None:
             return parent_id
@@ -246,6 +266,7 @@ class _TranscriptReader:
 
     def _title(self, default_title: str) -> str | None:
         """Return the best title. A summary counts if its last message is in this file."""
+        # The best first. A summary is stored under another key than `summary`.
         titles = [self._titles.get(name) for name in reversed(_TITLE_FIELDS)]
         summaries = [text for leaf, text in self._titles.items() if leaf in self._message_ids]
         titles += [*reversed(summaries), default_title]
@@ -297,7 +318,8 @@ class _TranscriptReader:
         )
 
 
-#: The type of the body of a record with a message: its `message`, or its `content`.
+#: The type of the body of each record with a message. The body is `message`, or `content` in a
+#: record of the system.
 _BODY_TYPES: dict[Any, Any] = {"user": dict, "assistant": dict, "system": str}
 
 
@@ -318,7 +340,12 @@ def _title_record(title: str | None, session: str, agent: str) -> Fields:
 
 
 def _split_record(record: Fields) -> Iterable[Fields]:
-    """Return the parts of a record with a result and other blocks: each result is a message."""
+    """Return the parts of a record, each of which is a record of one message.
+
+    A record of the user may have several results and other blocks. Each result is a part, and so
+    are the blocks between two results. Each part answers the one before it. Only the last one keeps
+    the id of the record.
+    """
     content = record["message"].get("content") if record["type"] == "user" else None
     if not isinstance(content, list) or len(content) < 2:
         return (record,)
@@ -356,7 +383,9 @@ def _drafts(
             the session is the one that most records name.
         title_of: Returns the title of a subagent.
     """
+    #: By the id of the subagent. The key of the session itself is empty.
     readers = {"": _TranscriptReader(report_problem)}
+    #: For each record of a subagent, by its id, the id of the subagent. Old records do not name it.
     agents: dict[Any, str] = {}
     for line, record in records:
         with reporting_damage(report_problem, "a record", line):
@@ -420,7 +449,8 @@ def _record_groups(
 ) -> tuple[list[list[Fields]], dict[Any, str | None]]:
     """Return the records of each message, with the records without a message before it.
 
-    Also returns the id of the last record of each message.
+    Also returns the id of the last record of each message. A record whose parent is not in the file
+    anymore (its message was deleted here) answers the parent of its message.
     """
     groups: list[list[Fields]] = []
     last_uuids: dict[Any, Any] = {None: None}
@@ -437,7 +467,7 @@ def _record_groups(
                 message["timestamp"] = time
         if draft.is_own or is_edited:
             message = with_acceptable_calls(message)
-        if is_edited:
+        if is_edited:  # The templates do not fit the new texts.
             source = without(source, "blocks", "records")
         records = records_of(message, source, common)
         parent = last_uuids.get(entry["parent"]) if "parent" in entry else last_uuid
@@ -473,7 +503,7 @@ def _in_order(records: list[Fields]) -> list[Fields]:
     waiting: dict[Any, list[Fields]] = {}
     for next_record in records:
         ready = [next_record]
-        while ready:
+        while ready:  # The record, and then the records that waited for it.
             record = ready.pop()
             parent = record.get("parentUuid")
             if isinstance(parent, str) and parent in ids and parent not in written_ids:
@@ -604,6 +634,7 @@ def _write(draft: Draft) -> bytes:
                 **_session_fields(session, agent),
             }
         )
+    # The title needs a record of its own only if a reader would find another one.
     reread_drafts = _drafts(enumerate(records + trailing_records), lambda reason, line: None)
     reread_draft = reread_drafts[0] if reread_drafts else Draft({}, [])
     if "title" in head and reread_draft.head.get("title") != head["title"]:
@@ -657,6 +688,7 @@ def _base36(number: int) -> str:
 
 
 def _is_transcript_record(record: Fields) -> bool:
+    """Return whether an object can only be a record of Claude Code."""
     is_metadata = record.get("type") in _METADATA_TYPES
     if "sessionId" in record:
         return "parentUuid" in record or is_metadata or record.get("type") == CAPSULE_KEY
