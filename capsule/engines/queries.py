@@ -465,7 +465,8 @@ class Found:
 
     Attributes:
         cursor: The cursor of the next page of the same search. None: this is the last page.
-        total: The number of hits on all pages. None: too many to count.
+        total: The number of hits on all pages. It can have hits of damaged conversations, which are
+            on no page. None: too many to count.
         having, words: If no message has all words of the query: how many of them the hits have, and
             how many the query has. Both 0: the hits have all words.
     """

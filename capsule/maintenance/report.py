@@ -56,8 +56,10 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
         # `mount_of` leaves out the options that have paths.
         "fileSystem": {"kind": mount.kind, "options": mount.options},
         "settings": {name: getattr(store.settings, name) for name in _VALUES},
+        # How many names the person has chosen.
         "named": {name: len(getattr(store.settings, name)) for name in _COUNTED},
         "documents": {kind: len(kind_sizes) for kind, kind_sizes in sizes.items()},
+        # Of conversations, and not of other documents.
         "bytes": {
             "all": sum(conversation_sizes),
             "largest": max(conversation_sizes, default=0),

@@ -43,7 +43,7 @@ def topics_of(change: Change) -> list[str]:
     return [*topics, _TOPIC_OF.get(change.id.partition("_")[0], "conversations")]
 
 
-def as_json(change: Change) -> dict[str, Any]:
+def event_json(change: Change) -> dict[str, Any]:
     """Return a change as an event: the JSON of the change with its topics, and without `own`.
 
     An event is the same for all readers, so it does not say whose change it is.

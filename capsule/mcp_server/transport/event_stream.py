@@ -17,7 +17,7 @@ import anyio.to_thread
 import orjson
 
 from capsule.errors import CapsuleError
-from capsule.watch.events import as_json, topics_of
+from capsule.watch.events import event_json, topics_of
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Changes
@@ -58,7 +58,7 @@ def encode_batch(batch: Changes, topics: frozenset[str]) -> bytes:
     position from which a client continues.
     """
     events = [
-        b"id: %b\ndata: %b\n\n" % (change.cursor.encode(), orjson.dumps(as_json(change)))
+        b"id: %b\ndata: %b\n\n" % (change.cursor.encode(), orjson.dumps(event_json(change)))
         for change in batch.changes
         if topics.intersection(topics_of(change))
     ]

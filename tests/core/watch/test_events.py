@@ -6,7 +6,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput
-from capsule.watch.events import TOPICS, as_json, check_topics, topics_of
+from capsule.watch.events import TOPICS, check_topics, event_json, topics_of
 from tests.core.watch.conftest import Follower
 
 #: What happens, and the topics of it.
@@ -28,7 +28,7 @@ def test_an_event_has_the_topics_of_what_changed_and_no_text(
     id = store.create(
         id=f"{kind}_x", type=type, title="T", messages=[{"role": "user", "content": "SECRET"}]
     ).id
-    event = as_json(created := follower.next("created"))
+    event = event_json(created := follower.next("created"))
     assert (topics_of(created), event["topics"], event["cursor"]) == (made, made, created.cursor)
     assert "own" not in event and "SECRET" not in str(event)
     store.append(id, content="SECRET")

@@ -15,7 +15,7 @@ from mcp import Client, MCPError
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from capsule import Store
-from capsule.watch.events import as_json
+from capsule.watch.events import event_json
 from tests.core.mcp_server.serving import admit, over_http
 from tests.core.mcp_server.talking import acting
 from tests.core.mcp_server.test_events import stream
@@ -194,6 +194,6 @@ def test_an_event_of_a_channel_stops_with_the_link_that_let_the_agent_in() -> No
         id = channel(store)
         with store.beside(agent="carl") as carl:
             carl.channels.join(id)
-            assert id in {as_json(change)["id"] for change in carl.changes(since).changes}
+            assert id in {event_json(change)["id"] for change in carl.changes(since).changes}
             store.projects.unlink("web", "api")
-            assert id not in {as_json(change)["id"] for change in carl.changes(since).changes}
+            assert id not in {event_json(change)["id"] for change in carl.changes(since).changes}

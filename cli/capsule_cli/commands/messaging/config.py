@@ -62,7 +62,9 @@ def history() -> None:
 
 
 def rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
-    """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten."""
+    """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten. The
+    exit code is 6 if something is refused.
+    """
     with open_full_store() as store:
         _print_plan(store.configuration.rollback(number), "there was nothing to undo")
 

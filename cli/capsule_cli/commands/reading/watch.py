@@ -124,7 +124,7 @@ def _print_events(after: str | None, topic_names: str, *, follow: bool) -> None:
         topic_names: The topics of the events to print, with commas between them. Empty: all.
         follow: Whether to wait for new events.
     """
-    from capsule.watch.events import as_json, check_topics, topics_of
+    from capsule.watch.events import check_topics, event_json, topics_of
 
     topics = check_topics(filter(None, topic_names.split(",")))
     if follow:
@@ -134,7 +134,7 @@ def _print_events(after: str | None, topic_names: str, *, follow: bool) -> None:
         while batch.changes or follow:
             for change in batch.changes:
                 if topics.intersection(topics_of(change)):
-                    _print_change(change, as_json(change))
+                    _print_change(change, event_json(change))
             if follow:
                 batch = store.wait_for_changes(batch.cursor)
             else:
