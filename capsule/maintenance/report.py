@@ -68,6 +68,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
         "index": _or_error(lambda: _index(store)),
         "instances": _or_error(lambda: len(store.engine.leases.live_instances())),
         "locks": _or_error(lambda: Counter(lock.state for lock in store.locks.list())),
+        # How many conversations a power cut had left incomplete.
         "completed": completed,
         "findings": Counter(finding.kind for finding in findings),
         "failures": tuple(
@@ -80,6 +81,7 @@ def report(store: CoreStore, progress: Progress | None = None) -> dict[str, Any]
 def _index(store: CoreStore) -> dict[str, Any]:
     stats = store.queries.stats()
     return {
+        # Whether the index has a file, and is not only in memory.
         "kept": store.engine.external_edits().derived.has_index,
         "conversations": stats.conversations,
         "damaged": stats.damaged,

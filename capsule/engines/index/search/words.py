@@ -101,9 +101,9 @@ def build(db: sqlite3.Connection, fill: Callable[[], None]) -> None:
     fill()
     db.execute("DROP TABLE folded")
     # `optimize` merges all segments into one. Segments of several levels become one above all of
-    # these. Segments of one level become one of only the next level. A text that is added and removed
-    # makes a segment of the lowest level. Few segments are all of the lowest level, so that the first
-    # round brings them one level higher, and the second one above that.
+    # these. Segments of one level become one of only the next level. A text that is added and
+    # removed makes a segment of the lowest level. Few segments are all of the lowest level, so that
+    # the first round brings them one level higher, and the second one above that.
     segments = db.execute("SELECT count(DISTINCT segid) FROM words_idx").fetchone()[0]
     for _ in range(2 if segments < _MERGED_SEGMENTS else 1):
         add(db, _PROBE)
