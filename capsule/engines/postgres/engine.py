@@ -30,12 +30,12 @@ from capsule.engines.interface import (
     not_found,
     retry,
 )
-from capsule.engines.postgres import layout, schema, told
+from capsule.engines.postgres import change_events, layout, schema
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
+from capsule.engines.postgres.change_events import Events
 from capsule.engines.postgres.feed import Feed
 from capsule.engines.postgres.layout import RowState
 from capsule.engines.postgres.leases import PostgresLeases
-from capsule.engines.postgres.told import Events
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
 from capsule.engines.postgres.writing import (
     DocumentWrite,
@@ -227,7 +227,7 @@ class PostgresEngine:
             "head": parts.head,
             "rest": parts.rest,
         }
-        return self.save(save, read_set, told.creation_events(kind, document, event))
+        return self.save(save, read_set, change_events.creation_events(kind, document, event))
 
     def put(
         self,

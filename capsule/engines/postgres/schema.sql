@@ -1,20 +1,21 @@
--- The schema of a store, version 1. "@" stands for the name of the schema and a dot.
--- What must stay true: a document is locked before its writer gets a transaction number, so that the feed, which is in
--- the order of these numbers, has the changes of one document in their order. What a file would have, the rows have.
--- A later version gives other names to what then means something else, `save` and `remove` above all: a program that is
--- open while another brings the schema to that version is refused, and writes nothing more.
+-- The schema of a store, version 1. The program replaces "@" by the name of the schema and a dot.
+-- What must stay true: a document is locked before its writer gets a transaction number. The feed is in the order of
+-- these numbers, so it has the changes of one document in their order. The rows of a document have all of its file.
+-- A later version of the schema must rename whatever changes its meaning, above all `save` and `remove`. Then a program
+-- that is open during the migration gets an error, and writes nothing more.
 
 CREATE TABLE @meta (key text PRIMARY KEY, value text NOT NULL);
 CREATE SEQUENCE @versions;
 CREATE SEQUENCE @fences;
 
--- A number as of the present timeline: greater than any of before a standby was promoted, which may lack the last ones.
+-- Adds the present timeline to a number. The result is greater than all numbers from before a standby was promoted,
+-- which may lack the last ones.
 CREATE FUNCTION @in_timeline(number bigint) RETURNS bigint LANGUAGE sql AS
 $$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint << 40 | number $$;
 
--- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise.
--- `head` and `rest` are what stands in the file before the context, and from there to the history; `data` is the whole
--- of a document without entries. `inner_bytes` is what the entries take in the file, each with its comma and newline.
+-- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise. `head`
+-- has the lines of the file before the context, and `rest` those from there to the history. `data` is the file of a
+-- document without entries. `inner_bytes` is the size of the entries in the file, each with its comma and newline.
 CREATE TABLE @documents (
     num bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text COLLATE "C" NOT NULL,
@@ -35,7 +36,7 @@ CREATE TABLE @documents (
     UNIQUE (kind, id)
 ) WITH (fillfactor = 70);
 
--- `message` is the message's id, which may hold any character.
+-- `message` is the message's id, which can have any character.
 CREATE TABLE @entries (
     doc bigint NOT NULL,
     place integer NOT NULL,
@@ -45,8 +46,8 @@ CREATE TABLE @entries (
 );
 CREATE INDEX entries_message ON @entries (message, doc);
 
--- The feed, in the order of `place`, which is the transaction as of its timeline. `event` is a kind of change of a
--- conversation, with its further fields in `told`; empty: of another kind.
+-- The feed, in the order of `place`, which is the transaction with its timeline. `event` is the kind of a change of a
+-- conversation, with its further fields in `told`. It is empty for documents of other kinds.
 CREATE TABLE @changes (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     place bigint NOT NULL DEFAULT @in_timeline(pg_current_xact_id()::text::bigint),
@@ -87,25 +88,25 @@ CREATE TABLE @leases (
     who text NOT NULL,
     about text NOT NULL
 );
--- Who waits for notices: without any, writers give none.
+-- The listeners that wait for notices. Without any, writers send none.
 CREATE TABLE @listeners (id uuid PRIMARY KEY, expires timestamptz NOT NULL);
 CREATE TABLE @beats (session text PRIMARY KEY, at timestamptz NOT NULL);
 
--- A time as the format writes it.
+-- Returns a time as the format writes it.
 CREATE FUNCTION @stamp(at timestamptz) RETURNS text LANGUAGE sql STABLE AS
 $$ SELECT to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
 
--- The bytes of the file.
+-- Returns the size of the file, in bytes.
 CREATE FUNCTION @size(d @documents) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$ SELECT CASE WHEN d.data IS NOT NULL THEN octet_length(d.data)
     ELSE 20 + octet_length(d.head) + CASE WHEN d.rest = '' THEN 0 ELSE 2 + octet_length(d.rest) END
         + CASE WHEN d.entries = 0 THEN 2 ELSE 4 + d.inner_bytes END END $$;
 
--- The number by which a document is locked. Two documents of one number only wait for each other.
+-- Returns the number by which a document is locked. Two documents with the same number only wait for each other.
 CREATE FUNCTION @key(p_kind text, p_id text) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$ SELECT hashtextextended('@' || p_kind || '/' || p_id, 0) $$;
 
--- Locks a document, and those that the write depends on, which others may do too; in one order for all writers.
+-- Locks a document, and shares locks on those that the write depends on. All writers lock in the same order.
 CREATE FUNCTION @lock(p_kind text, p_id text, p_kinds text[], p_ids text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     is_done boolean;
@@ -127,7 +128,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- What keeps a write from being done: `lease`: a lease was lost; `changed`: a document that was read is another one.
+-- Returns why a write is refused: `lease` if a lease was lost, `changed` if a document that was read has changed.
 CREATE FUNCTION @refusal(
     p_kinds text[], p_ids text[], p_versions bigint[], p_leases text[], p_fences bigint[]
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -150,14 +151,14 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- How many of these messages are there.
+-- Returns how many of these messages a document has.
 CREATE FUNCTION @found(p_doc bigint, p_messages bytea[]) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     RETURN (SELECT count(*) FROM unnest(p_messages) AS m
         WHERE EXISTS (SELECT FROM @entries WHERE doc = p_doc AND message = m));
 END $$;
 
--- A write of a document: `Save` in `writing.py` describes the fields. One value that holds all is the quickest to send.
+-- A write of a document: `DocumentWrite` in `writing.py` describes the fields. To send them as one value is quickest.
 CREATE TYPE @writing AS (
     kind text, id text, write uuid, tag bigint, version bigint, exact boolean, active boolean,
     start integer, inner_bytes bigint, messages bytea[], bodies text[], time text, stamp text,
@@ -165,10 +166,10 @@ CREATE TYPE @writing AS (
     kinds text[], ids text[], versions bigint[], leases text[], fences bigint[]
 );
 
--- Every write of a document but its removal. An append that was decided on an earlier version goes behind what others
--- appended since (unless `exact`), if only that changed; then the database sees to it that no time goes back.
--- `p_again`: the answer to an earlier try was lost. All it takes to append a message is one update that says when it may
--- be done, and two rows; what is in the way is looked for only if there is something.
+-- Writes a document. If others have only appended since the version of the write, and it is not `exact`, its messages
+-- are appended after theirs. Then the function moves its times forward, so that no time is earlier than the one before.
+-- `p_again`: the write was sent before, and the answer was lost. A plain append takes one UPDATE, whose conditions tell
+-- whether it may be done, and two new rows. The reason of a refusal is only looked for if the UPDATE changed no row.
 CREATE FUNCTION @save(p_write json, p_again boolean, p_data bytea, p_trash bytea) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     w @writing := json_populate_record(NULL::@writing, p_write);
@@ -273,9 +274,9 @@ BEGIN
         d.ends_active, NULL);
 END $$;
 
--- Forgets changes that are older than this, for the owner of the database to call: a part in each transaction, as an open
--- one stalls the feed. What is not in the index yet stays, as it is found by its change; without a snapshot it looks at
--- everything. Who is that far behind begins anew.
+-- Deletes changes that are older than an interval. The owner of the database calls it. It deletes a part in each
+-- transaction, as a long one would hold up the feed. Changes that are not in the index yet stay, because the index
+-- finds them by these rows. Readers with an older cursor must begin anew.
 CREATE PROCEDURE @prune(p_older interval) LANGUAGE plpgsql AS $$
 BEGIN
     LOOP
@@ -328,9 +329,9 @@ BEGIN
     RETURN QUERY SELECT status, @stamp(kept);
 END $$;
 
--- The index. It is derived: whoever asks takes in what was written since, under a lock. `capsule/engines/index` says what
--- the columns are. `generation` changes when it is built anew; `snapshot` shows what is taken in, and is NULL until all
--- is; a row of `capsules` has the `stamp` of the transaction in which it was written.
+-- The index. It is derived: a query first updates it under a lock. `capsule/engines/index` describes the columns.
+-- `generation` changes when the index is built anew. `snapshot` shows the transactions that are indexed, and is NULL
+-- until the index is complete. A row of `capsules` has the `stamp` of the transaction that wrote it.
 CREATE TABLE @indexed (generation text NOT NULL, snapshot text, stamp bigint NOT NULL);
 INSERT INTO @indexed VALUES (left(md5(gen_random_uuid()::text), 16), NULL, 0);
 CREATE TABLE @capsules (
@@ -368,7 +369,7 @@ CREATE TABLE @messages (
 );
 CREATE INDEX messages_in_order ON @messages (capsule, at, sender, time_ms);
 CREATE INDEX messages_by_id ON @messages (id);
--- `number` is the value of what is no text.
+-- `number` is the value if it is not a text.
 CREATE TABLE @facts (
     message bigint NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -378,14 +379,14 @@ CREATE TABLE @facts (
 );
 CREATE INDEX facts_of ON @facts (message);
 CREATE INDEX facts_at ON @facts (path, type, message);
--- The words of contents, and of contents with what is said to tools; of titles with tags.
+-- The words of contents (`vector`), of contents with tool calls (`tools`), and in `names` of titles with tags.
 CREATE TABLE @words (num bigint PRIMARY KEY, vector tsvector NOT NULL, tools tsvector);
 CREATE INDEX words_in ON @words USING gin (vector) WITH (gin_pending_list_limit = 256);
 CREATE INDEX words_in_tools ON @words USING gin (tools) WITH (gin_pending_list_limit = 256);
 CREATE TABLE @names (num bigint PRIMARY KEY, vector tsvector NOT NULL);
 CREATE INDEX names_in ON @names USING gin (vector) WITH (gin_pending_list_limit = 256);
 
--- The content in the body of an entry. JSON of PostgreSQL takes neither NUL nor half a pair of surrogates.
+-- Returns the content in the body of an entry. The JSON of PostgreSQL allows neither NUL nor a lone surrogate.
 CREATE FUNCTION @content(p_body text) RETURNS text LANGUAGE sql IMMUTABLE AS
 $$ SELECT regexp_replace(
     p_body, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\\ufffd', 'g'

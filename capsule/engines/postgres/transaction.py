@@ -24,7 +24,7 @@ from capsule.engines.interface import (
     ReadSet,
     Trashed,
 )
-from capsule.engines.postgres import layout, told
+from capsule.engines.postgres import change_events, layout
 from capsule.engines.postgres.layout import RowState
 from capsule.engines.postgres.writing import DocumentWrite, message_key
 from capsule.errors import ConcurrentWrite
@@ -159,7 +159,9 @@ class PostgresTransaction:
         save |= {"active": old.ends_active, "time": time, "stamp": updated_at}
         if head is not None:
             save |= {"head": layout.encode_fields(new_head), "rest": self._changed_rest(head)}
-        self._write(save, told.append_events(self._kind, ids, old.head.document, new_head or None))
+        self._write(
+            save, change_events.append_events(self._kind, ids, old.head.document, new_head or None)
+        )
         if self._row_state.time > time:  # Others appended meanwhile, with a clock that is ahead.
             for entry in entries:
                 if entry.get("timestamp") == time:
@@ -191,7 +193,7 @@ class PostgresTransaction:
         )
         save |= {"stamp": stamp}
         save |= {"head": layout.encode_fields(head_fields(head)), "rest": rest}
-        events = told.head_change_events(
+        events = change_events.head_change_events(
             self._kind, old.head.document, head, has_context=context is not None
         )
         self._write(save, events)
@@ -223,7 +225,7 @@ class PostgresTransaction:
             "rest": new.rest,
         }
         trash = removed and (removed[0], codec.encode(removed[1]))
-        events = told.replacement_events(self._kind, old, document, old_bodies, new.bodies)
+        events = change_events.replacement_events(self._kind, old, document, old_bodies, new.bodies)
         self._write(save, events, trash)
 
     def _base_write(self, *, exact: bool, ends_active: bool | None) -> DocumentWrite:
@@ -238,7 +240,10 @@ class PostgresTransaction:
         }
 
     def _write(
-        self, save: DocumentWrite, events: told.Events, trash: tuple[str, bytes] | None = None
+        self,
+        save: DocumentWrite,
+        events: change_events.Events,
+        trash: tuple[str, bytes] | None = None,
     ) -> None:
         is_head_unchanged = save.get("head") is None
         parsed = self._row_state.head if is_head_unchanged else None

@@ -21,8 +21,8 @@ import orjson
 
 from capsule.engines.interface import Lease, ReadSet, Trashed
 from capsule.engines.postgres import layout
+from capsule.engines.postgres.change_events import UNREPORTED, Events
 from capsule.engines.postgres.layout import RowState
-from capsule.engines.postgres.told import UNREPORTED, Events
 from capsule.errors import AlreadyExists, ConcurrentWrite, NotFound, StoreBusy
 from capsule.format.documents.head import ParsedHead
 

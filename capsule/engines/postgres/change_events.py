@@ -37,52 +37,52 @@ def creation_events(kind: str, document: Document, event: str = "created") -> Ev
 
 
 def append_events(
-    kind: str, ids: list[str], before: Document | None = None, after: Document | None = None
+    kind: str, ids: list[str], old_head: Document | None = None, new_head: Document | None = None
 ) -> Events:
     """Return the events of appended messages.
 
     Args:
         kind: The kind of the document.
         ids: The ids of the messages.
-        before, after: The heads, if the write changes the head too.
+        old_head, new_head: The heads, if the write changes the head too.
     """
     if kind != CONVERSATIONS:
         return UNREPORTED
     events = (_event("appended", messages=ids),)
-    if before and after:
-        return (*events, *_head_events(before, after))
+    if old_head and new_head:
+        return (*events, *_head_events(old_head, new_head))
     return events
 
 
 def head_change_events(
-    kind: str, before: Document, after: Document, *, has_context: bool
+    kind: str, old_head: Document, new_head: Document, *, has_context: bool
 ) -> Events:
     """Return the events of a new head. `has_context`: the write replaces the context too."""
     if kind != CONVERSATIONS:
         return UNREPORTED
     other_fields = ["context"] if has_context else []
-    return _head_events(before, after, other_fields) or UNREPORTED
+    return _head_events(old_head, new_head, other_fields) or UNREPORTED
 
 
 def replacement_events(
-    kind: str, before: Document, after: Document, old_bodies: list[str], new_bodies: list[str]
+    kind: str, old: Document, new: Document, old_bodies: list[str], new_bodies: list[str]
 ) -> Events:
     """Return the events of a write that replaces the document.
 
     Args:
         kind: The kind of the document.
-        before, after: The document.
+        old, new: The document.
         old_bodies, new_bodies: Its entries as the file has them.
     """
     if kind != CONVERSATIONS:
         return UNREPORTED
-    old_entries = list(zip(map(_id, before["history"]), old_bodies, strict=True))
-    new_entries = list(zip(map(_id, after["history"]), new_bodies, strict=True))
+    old_entries = list(zip(map(_id, old["history"]), old_bodies, strict=True))
+    new_entries = list(zip(map(_id, new["history"]), new_bodies, strict=True))
     events = _entry_events(old_entries, new_entries)
     other_fields = []
-    if _encoded(before.get("context")) != _encoded(after.get("context")):
+    if _encoded(old.get("context")) != _encoded(new.get("context")):
         other_fields.append("context")
-    return (*events, *_head_events(before, after, other_fields)) or UNREPORTED
+    return (*events, *_head_events(old, new, other_fields)) or UNREPORTED
 
 
 def _entry_events(
@@ -110,21 +110,19 @@ def _entry_events(
     return events
 
 
-def _head_events(
-    before: Document, after: Document, other_fields: list[str] | None = None
-) -> Events:
+def _head_events(old: Document, new: Document, other_fields: list[str] | None = None) -> Events:
     """Return the events of a changed head and a changed lock. `other_fields` changed as well."""
     events = []
-    fields = _changed_head_fields(before, after)
-    if _metadata(before).get("currentNode") != _metadata(after).get("currentNode"):
+    fields = _changed_head_fields(old, new)
+    if _metadata(old).get("currentNode") != _metadata(new).get("currentNode"):
         fields.append("current_node")
-    if not fields and _unlisted_fields(before) != _unlisted_fields(after):
+    if not fields and _unlisted_fields(old) != _unlisted_fields(new):
         fields.append("metadata")
     fields += other_fields or []
     if fields:
         events.append(_event("head", fields=fields))
-    old_lock = _lock(before)
-    new_lock = _lock(after)
+    old_lock = _lock(old)
+    new_lock = _lock(new)
     if _owner(old_lock) != _owner(new_lock):
         if new_lock:
             events.append(_event("locked", lock=new_lock))
@@ -133,12 +131,12 @@ def _head_events(
     return tuple(events)
 
 
-def _changed_head_fields(before: Document, after: Document) -> list[str]:
+def _changed_head_fields(old: Document, new: Document) -> list[str]:
     """Return the names of the fields of lists that differ. Without valid heads, there are none."""
     from capsule.engines.index.heads import HEAD_FIELDS, encode_head
 
-    old_head = Head.of(before, "", 0)
-    new_head = Head.of(after, "", 0)
+    old_head = Head.of(old, "", 0)
+    new_head = Head.of(new, "", 0)
     if old_head is None or new_head is None:
         return []
     old_values = orjson.loads(encode_head(old_head))
