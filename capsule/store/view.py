@@ -1,11 +1,12 @@
 """What one agent sees of a store: an engine around the engine, which leaves out what the agent may
 not read.
 
-`AgentView` has the methods of `Engine`. Methods that concern one conversation ask
-`capsule.rules.policy` at each call, with the head as it is then. Lists and searches pass the agent
-on to the engine, whose index applies the same rule. A method that is neither checked nor listed
-here as harmless raises Refused. The same holds for kinds of documents that are not in `_KINDS`. The
-tools of a session give an agent the files of that session themselves.
+`AgentView` has the methods of `Engine`. Methods that read one conversation, or begin a transaction
+on it, ask `capsule.rules.policy` at each call, with the head as it is then. Lists and searches pass
+the agent on to the engine, whose index applies the same rule. `create`, `put`, `delete` and
+`version` check only the kind of the document (`_KINDS`): the code that calls them has asked the
+policy. A method that is neither checked nor listed here as harmless raises Refused. The tools of a
+session give an agent the files of that session themselves.
 
 What must stay true: a conversation that the agent may not read is in no list, search, change, count
 and trash, and is refused where it is named. If the agent joined a group later, the earlier messages
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Document = dict[str, Any]
-#: The kinds of documents that an agent has anything to do with.
+#: The kinds of documents that an agent may use. Any other kind is refused.
 _KINDS = frozenset({CONVERSATIONS, "agents", "projects", "overrides", "applied"})
 
 
@@ -71,8 +72,8 @@ class AgentView:
     Args:
         agent: The agent.
         engine: The engine of the whole store.
-        inputs_for: Reads what a decision depends on besides its target, as `AccessGuard.state`
-            does.
+        inputs_for: Reads what a decision depends on besides its target (such as channels and other
+            agents), as `AccessGuard.state` does.
     """
 
     def __init__(self, agent: str, engine: Engine, inputs_for: InputsFor) -> None:
@@ -94,7 +95,7 @@ class AgentView:
             raise Refused(f"agent {self.agent} may not use {kind}, only a person may", path="")
         return self._engine
 
-    # -- Documents of some kinds -------------------------------------------------------------------
+    # -- Checked by kind only: the callers have asked the policy -----------------------------------
 
     def create(
         self,
@@ -205,7 +206,9 @@ class AgentView:
 
     def _must_join(self, id: str, transaction: Transaction) -> bool:
         """Return whether the agent may not read the conversation of a transaction, but may join it.
-        The transaction remembers what this decision depended on.
+
+        This sets `decision_inputs` and `read_set` of the transaction: what the decision depended
+        on. The write is refused if that changes meanwhile.
 
         Raises Refused or NotFound if the agent may do neither.
         """
@@ -218,7 +221,7 @@ class AgentView:
             return False
         if policy.decide(self.agent, "join", target, inputs).allowed:
             return True
-        policy.raise_if_denied(read_decision, id, self._inputs_for)
+        policy.raise_if_denied(read_decision, id, self._inputs_for)  # It always raises here.
         return False
 
     def exists(self, kind: str, id: str) -> bool:
@@ -244,13 +247,13 @@ class AgentView:
         return [id for id in ids if id in visible_ids]
 
     def head(self, id: str) -> tuple[Document, int]:
-        """The size is 0 if the agent may read only a part of the file."""
+        """Return the head and the size of the file: 0 if the agent may read only a part of it."""
         with self._hiding_damaged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
         return head, 0 if self.readable_from_head(head) else size
 
     def document(self, kind: str, id: str) -> Document:
-        """A message that the agent may not read is an empty object."""
+        """Return a document, with an empty object for each message that the agent may not read."""
         with self._hiding_damaged(kind, id):
             document = self._engine_for(kind).document(kind, id)
         if kind != CONVERSATIONS:
@@ -272,11 +275,12 @@ class AgentView:
         if not self.readable_from(id):
             return self._engine.parsed(id, parse)
         document = self.document(CONVERSATIONS, id)
+        # Without the placeholders, which are no valid messages.
         readable = [entry for entry in document["history"] if entry]
         return parse(codec.encode(document | {"history": readable}), True)
 
     def tail(self, id: str, n: int) -> tuple[bytes, int, str]:
-        """Fewer than `n` entries come if the agent may not read the earlier ones."""
+        """Return the last entries: fewer than `n` if the agent may not read the earlier ones."""
         readable_from = self.readable_from(id)
         data, count, tag = self._engine.tail(id, n)
         if not readable_from:
@@ -338,7 +342,10 @@ class TrashView:
         return [trashed for trashed in self._trash.entries(kind) if self._is_visible(kind, trashed)]
 
     def _is_visible(self, kind: str, trashed: Trashed) -> bool:
-        """Return whether the agent put an entry there, and may read the conversation."""
+        """Return whether the agent put an entry there, and may read the conversation.
+
+        An entry of the kind REMOVED has deleted messages. The conversation itself still exists.
+        """
         with suppress(CapsuleError):
             if kind == REMOVED:
                 self._view.readable_from(trashed.id)

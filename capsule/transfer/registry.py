@@ -150,9 +150,7 @@ def is_part(source: Source) -> bool:
 
 
 def guess_of(source: Source) -> str:
-    """Return the program that an unknown file may come from. Empty: it looks like
-    no conversation.
-    """
+    """Return the program that an unknown file may come from. Empty: it looks like no conversation."""
     program = program_of(source.name, source.head)
     if not program and json_shape(source) and re.search(_CONVERSATION_KEYS, source.head):
         return "an unknown program"

@@ -7,7 +7,8 @@ new version afterwards.
 
 What must stay true:
 
-- A write that fails leaves the document, the header and the log as they were.
+- A write that fails leaves the document and the log as they were. If that is not certain, the
+  header is invalidated or fits no file, so that the next holder compares the file with the log.
 - A new version is flushed before it gets its name. It replaces only the version with the expected
   signature, which is checked again at that moment.
 
@@ -48,6 +49,7 @@ from capsule.timestamps import WIDTH
 if TYPE_CHECKING:
     from capsule.format.recovery.torn_files import RepairedFile
 
+#: What failed, for an error that ends with the path: "could not append to it, and ...".
 _NOT_UNDONE = "%s it, and could not undo that: the write may still appear in"
 
 
@@ -106,10 +108,10 @@ class HeldDocument(LoggedDocument):
         return self.unchanged_header() is not None
 
     def is_torn(self, signature: Signature) -> bool:
-        """Check that a writer died in the file of this signature. Needs `read_log` first.
+        """Return whether a writer died while it wrote the file with this signature.
 
-        A writer that is alive changes the header if an editor was in its way. Such an editor may
-        still be saving.
+        Call `read_log` before: it finds the line that the header does not count. A writer that is
+        alive changes the header if an editor was in its way. Such an editor may still be saving.
         """
         header = self.header()
         return (
@@ -131,8 +133,10 @@ class HeldDocument(LoggedDocument):
         Raises `ConcurrentWrite`.
         """
         layout = self._file_layout(header)
+        # The name of the field `context` must be among the bytes: `head_of` looks for it.
         head = head_of(pread_all(self.sys, self._mutex.document_fd, layout.context + 64))
         if head is None:
+            # The file is another one than the header says: another program wrote it.
             self.invalidate_header(header.durability)
             raise ConcurrentWrite
         return head
@@ -164,6 +168,7 @@ class HeldDocument(LoggedDocument):
             return self.read_log()
 
     def _file_layout(self, header: StateHeader) -> FileLayout:
+        """Return the layout of the file. Callers don't ask for it if the header has none."""
         if header.file_layout is None:
             raise ValueError(f"{self.path} has another layout, so it can only be replaced")
         return header.file_layout
@@ -187,7 +192,9 @@ class HeldDocument(LoggedDocument):
 
         Args:
             signature: The file's signature.
-            file_layout: The offsets of its parts. None if its layout isn't canonical.
+            file_layout: The offsets of its parts. None if its layout isn't canonical. The header
+                gets none either if the file is not known to be on the disk after a failure: a
+                document without a layout can only be replaced.
             records: The records of what the version changed, for the log if there is one.
             newest_updated_at: The latest `updatedAt` that it is known to have had.
         """
@@ -198,7 +205,7 @@ class HeldDocument(LoggedDocument):
             file_layout = None  # So that the next write writes every byte anew.
         else:
             durability = Durability.EXTERNAL
-        if old_durability is Durability.RESTORING:
+        if old_durability is Durability.RESTORING:  # Its bytes were flushed, its name was not.
             with translate_errors(self.path, "flush"), self._invalidating_on_failed_flush():
                 sync_directory(self.sys, os.path.dirname(self.path))
             if durability is Durability.EXTERNAL:
@@ -271,7 +278,7 @@ class HeldDocument(LoggedDocument):
             header = self.unchanged_header()
             if header is None:
                 return
-            if header.durability is Durability.UNFLUSHED:
+            if header.durability is Durability.UNFLUSHED:  # Every byte is written anew.
                 data = pread_all(self.sys, self._mutex.document_fd, header.signature.size)
                 self.replace(header.signature, data, None, [])
             elif header.durability is not Durability.DURABLE:
@@ -327,6 +334,7 @@ class HeldDocument(LoggedDocument):
                 updated_at,
             )
         except FileReplaced:
+            # The file that was replaced has the write, so the pending line is counted.
             self.invalidate_header(header.durability, is_written=True)
             raise
         except ConcurrentWrite:
@@ -434,7 +442,8 @@ class HeldDocument(LoggedDocument):
             expected: The signature of the version that it replaces. None: there must be no file.
             write: Writes the version to a descriptor.
 
-        Returns its signature. If it fails, the pending line is removed from the log.
+        Returns its signature. If it fails and nothing was replaced, the pending line is removed
+        from the log.
         """
         replaced_path = None if expected is None else self.path
         try:
@@ -453,6 +462,7 @@ class HeldDocument(LoggedDocument):
                 # program, and must not become part of the signature.
                 signature = written._replace(ctime_ns=self.sys.fstat(fd).st_ctime_ns)
         except BaseException as error:
+            # After any other error the new version may have the name. So the line stays.
             if isinstance(error, ConcurrentWrite):
                 self.discard_pending_line()
             with suppress(OSError):

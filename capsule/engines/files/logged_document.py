@@ -16,8 +16,9 @@ What must stay true:
 
 - The records of a write are in the log before the document is touched. The header counts them once
   the document has them.
-- The log is flushed before a write is acknowledged. Whoever flushes it without the mutex checks the
-  failure mark afterwards, and does not acknowledge the write if the mark is set.
+- The log is flushed before a write is acknowledged as durable, that is at the end of a block that
+  `waits_for_flush`. The flush needs no mutex. Afterwards the failure mark is checked: if it is set,
+  the write is not acknowledged.
 - No line leaves the log before the document is on the disk with it. The last checkpoint in the log
   says how far that is, whatever happened to the header.
 - A header that can't be written costs the next holder a look at the whole file, and never an
@@ -176,6 +177,7 @@ class LoggedDocument:
             if isinstance(error, OSError):
                 raise as_capsule_error(error, self.path, "read or write") from error
             return
+        # Others may write from here on. The log stays open until `leave`.
         mutexes.unlock(mutex)
         try:
             self.storage.flusher.add(self.kind, self.id, self.storage.make_durable)
@@ -203,6 +205,7 @@ class LoggedDocument:
         if cached is None or cached.raw != raw:
             decoded = decode_header(raw)
             if decoded is None or decoded[0].boot_id != self.storage.boot_id:
+                # Only the first look decides. Later looks find what this holder wrote.
                 if self.durability is Durability.UNREAD:
                     is_valid = decoded is not None
                     self.durability = Durability.RESTARTED if is_valid else Durability.UNKNOWN
@@ -298,7 +301,7 @@ class LoggedDocument:
         writes, evidence = split_at_checkpoint(log.read())
         if counted_end is None:
             self.log_evidence = evidence
-        elif counted_end[:4] != log.position[:4]:
+        elif counted_end[:4] != log.position[:4]:  # All but the checkpoint, which may be later.
             self.durability = Durability.INTERRUPTED
             self.log_evidence = self.log_evidence._replace(certain_writes=len(writes) - 1)
         if log.is_reliable:
@@ -365,9 +368,10 @@ class LoggedDocument:
         return header.durability is not Durability.DURABLE or not self.is_durable
 
     def require_log_flush(self) -> bool:
-        """Have the log flushed before the block ends, unless the document is durable already.
+        """Let the end of the block flush the log, unless the document is durable already.
 
-        Returns False if there is no log to flush, so that the document itself must be flushed.
+        Returns whether the document is durable then. False: there is no log, so the caller must
+        flush the document itself.
         """
         if self.is_durable:
             return True
@@ -484,6 +488,7 @@ class LoggedDocument:
             mutex.log = log = log.compacted(records, mode, flushed)
         else:
             log.ensure_space(records)
+        # The inode and the size. An enlarged log counts as another file too.
         is_other_file = self._log_end is None or self._log_end[:2] != log.position[:2]
         if is_other_file:
             self._log_end = log.position

@@ -493,9 +493,7 @@ def _context(context: Any) -> Fields | None:
 
 
 def _with_source_back(fields: Fields) -> Fields:
-    """Return the fields as they were before `_with_source_aside`: `metadata.source` back
-    in place.
-    """
+    """Undo `_with_source_aside`: return the fields with `metadata.source` in its place."""
     provenance = provenance_of(fields)
     if SOURCE not in provenance:
         return fields
@@ -595,9 +593,7 @@ def _own_head(document: Document) -> Fields:
 
 
 def _source_head(document: Document, format: str, provenance: Fields) -> Fields:
-    """Return the head of a draft with the ids of its source, without fields that the
-    source lacks.
-    """
+    """Return the head of a draft with the ids of its source, and only fields that the source has."""
     head = _plain_head(document)
     metadata = head["metadata"]
     head["metadata"] = without(metadata, IMPORTED, "titleSetBy")
