@@ -321,6 +321,26 @@ def _repaired(
     Otherwise it may be a part of the damaged one.
     """
     text = data.decode("utf-8", "replace").replace("\0", "").strip("\ufeff \t\r\n")
+    values, reason = _objects_in(text, keys)
+    if line == 1 and not values and not keys:
+        prefix, _ = _loaded_or_prefix(text)
+        if isinstance(prefix, dict):
+            values = [prefix]
+    if reason and not data.endswith(b"\n"):
+        reason = END_MISSING
+    elif not reason and len(values) > 1:
+        reason = "several records in one line"
+    elif not reason:
+        reason = "characters that JSON does not allow"
+    report_problem(reason, line)
+    yield from values
+
+
+def _objects_in(text: str, keys: set[str]) -> tuple[list[dict[str, Any]], str]:
+    """Return the objects in a text that count as records, and the reason of the first error.
+
+    For `keys` see `_repaired`. The reason is empty if the text has no error.
+    """
     values: list[dict[str, Any]] = []
     reason = ""
     failures = 0
@@ -340,18 +360,7 @@ def _repaired(
         if not reason or is_record:
             values.append(without_surrogates(value))
         offset = text.find("{", end)
-    if line == 1 and not values and not keys:
-        prefix, _ = _loaded_or_prefix(text)
-        if isinstance(prefix, dict):
-            values = [prefix]
-    if reason and not data.endswith(b"\n"):
-        reason = END_MISSING
-    elif not reason and len(values) > 1:
-        reason = "several records in one line"
-    elif not reason:
-        reason = "characters that JSON does not allow"
-    report_problem(reason, line)
-    yield from values
+    return values, reason
 
 
 class _ArrayReader:

@@ -477,6 +477,15 @@ def _record_groups(
         if "id" in entry:
             last_uuids[entry["id"]] = last_uuid
         groups.append([dict(record) for record in source.get("before", ())] + records)
+    _replace_missing_parents(groups, parents)
+    return groups, last_uuids
+
+
+def _replace_missing_parents(groups: list[list[Fields]], parents: list[Any]) -> None:
+    """Let each record that answers a missing record answer the parent of its message.
+
+    `parents` has the id of the record that each message answers.
+    """
     existing_ids = {
         record["uuid"]
         for group in groups
@@ -488,7 +497,6 @@ def _record_groups(
             link = record.get("parentUuid")
             if isinstance(link, str) and link not in existing_ids:
                 record["parentUuid"] = parent
-    return groups, last_uuids
 
 
 def _in_order(records: list[Fields]) -> list[Fields]:

@@ -242,33 +242,47 @@ def _outside_code(lines: list[str]) -> list[bool]:
     remembered for each sign.
     """
     is_outside_code = [True] * len(lines)
-    fences = ((n, re.match(_FENCE, line)) for n, line in enumerate(lines))
-    closing_fences = [(n, fence[1]) for n, fence in fences if fence and not fence[2].strip()]
+    fences = [re.match(_FENCE, line) for line in lines]
+    #: The fences that can end a block: the line and the signs of each.
+    closing_fences = [
+        (n, fence[1]) for n, fence in enumerate(fences) if fence and not fence[2].strip()
+    ]
     #: For each sign, the shortest fence that has no end.
     shortest_endless = {"`": len(lines) + 4, "~": len(lines) + 4}
     block_end = 0
     next_closing = 0
-    for n, line in enumerate(lines):
-        fence = re.match(_FENCE, line) if n >= block_end else None
-        ends_tool = n + 1 < len(lines) and lines[n + 1].startswith(_DETAILS_END + _TOOL_END)
-        if fence is None or ends_tool:
+    for n, fence in enumerate(fences):
+        if fence is None or n < block_end or _is_last_of_tool(lines, n):
             continue
-        sign = fence[1][0]
-        length = len(fence[1])
+        signs = fence[1]
         while next_closing < len(closing_fences) and closing_fences[next_closing][0] <= n:
             next_closing += 1
         end = None
-        if length < shortest_endless[sign]:
-            candidates = (closing_fences[k] for k in range(next_closing, len(closing_fences)))
-            end = next(
-                (m for m, other in candidates if other[0] == sign and len(other) >= length), None
-            )
+        if len(signs) < shortest_endless[signs[0]]:
+            end = _closing_line(closing_fences, next_closing, signs)
         if end is None:
-            shortest_endless[sign] = min(shortest_endless[sign], length)
+            shortest_endless[signs[0]] = min(shortest_endless[signs[0]], len(signs))
         else:
             block_end = end + 1
             is_outside_code[n:block_end] = [False] * (block_end - n)
     return is_outside_code
+
+
+def _is_last_of_tool(lines: list[str], n: int) -> bool:
+    """Return whether the next line ends a tool."""
+    return n + 1 < len(lines) and lines[n + 1].startswith(_DETAILS_END + _TOOL_END)
+
+
+def _closing_line(closing_fences: list[tuple[int, str]], first: int, signs: str) -> int | None:
+    """Return the line of the fence that ends a block. None: the block has no end.
+
+    `signs` are those of the fence that begins the block. The search begins at the index `first`.
+    """
+    for index in range(first, len(closing_fences)):
+        line, closing_signs = closing_fences[index]
+        if closing_signs[0] == signs[0] and len(closing_signs) >= len(signs):
+            return line
+    return None
 
 
 def _header(line: str) -> Fields | None:
@@ -344,12 +358,7 @@ def _records_of_message(
         elif is_outside_code[n] and line.startswith((_THOUGHT, _TOOL)):
             is_tool = line.startswith(_TOOL)
             end_mark = _TOOL_END if is_tool else _THOUGHT_END
-            ends = (
-                m
-                for m in range(n, end)
-                if end_mark in lines[m] and (is_outside_code[m] or not is_tool)
-            )
-            stop = next(ends, None)
+            stop = _line_with_mark(lines, is_outside_code, n, end, end_mark)
             if stop is None:
                 source.tell(f"{end_mark} is missing", n + 1)
                 stop = end - 1
@@ -371,6 +380,19 @@ def _records_of_message(
     end_text()
     if record["content"] or first_line == begin:
         yield first_line + 1, record
+
+
+def _line_with_mark(
+    lines: list[str], is_outside_code: list[bool], begin: int, end: int, end_mark: str
+) -> int | None:
+    """Return the first line with the end mark of a tool or thought. None: it is missing.
+
+    In a tool, a mark in a block of code does not count.
+    """
+    for n in range(begin, end):
+        if end_mark in lines[n] and (is_outside_code[n] or end_mark != _TOOL_END):
+            return n
+    return None
 
 
 def _thought(lines: list[str]) -> str:
@@ -455,15 +477,11 @@ def _read_session(
         for file in source.near(f"../debug/{name[2]}/session-data.json"):
             yield from _read_json(file)
             return
-    head_end = session.headers[0] if session.headers else session.end
-    head_lines = lines[session.start : head_end]
-    title = next((line[2:].strip() for line in head_lines if line.startswith("# ")), "")
+    title = _title(lines, session)
     messages: list[Fields] = []
     message_lines: dict[int, int] = {}
-    for begin, end in pairwise([*session.headers, session.end]):
-        last = next((n for n in range(end - 1, begin, -1) if lines[n].strip()), begin)
-        stop = last if lines[last].strip() == "---" else end
-        for line, message in _records_of_message(lines, is_outside_code, begin, stop, source):
+    for begin, end in _message_ranges(lines, session):
+        for line, message in _records_of_message(lines, is_outside_code, begin, end, source):
             message_lines[len(messages)] = line
             messages.append(message)
     time = (name[3] if name else None) or title
@@ -479,6 +497,25 @@ def _read_session(
     draft = _draft(record, max(session.session_line, 0) + 1, source, message_lines)
     if draft is not None:
         yield draft
+
+
+def _title(lines: list[str], session: _MarkdownSession) -> str:
+    """Return the first title above the messages of a session. Empty: it has none."""
+    head_end = session.headers[0] if session.headers else session.end
+    for line in lines[session.start : head_end]:
+        if line.startswith("# "):
+            return line[2:].strip()
+    return ""
+
+
+def _message_ranges(lines: list[str], session: _MarkdownSession) -> Iterator[tuple[int, int]]:
+    """Return the header of each message, and the line after its last one, without a final rule."""
+    for begin, end in pairwise([*session.headers, session.end]):
+        last = next((n for n in range(end - 1, begin, -1) if lines[n].strip()), begin)
+        if lines[last].strip() == "---":
+            yield begin, last
+        else:
+            yield begin, end
 
 
 _read_json = reader_of_items(_draft)

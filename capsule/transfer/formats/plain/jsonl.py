@@ -66,15 +66,7 @@ _CHATML_MESSAGE = r"(?s)<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>\n?|\Z)"
 
 def _read_openai(record: Fields) -> Fields:
     fields: Fields = {"role": _openai_role(record.get("role"))}
-    content = record.get("content")
-    if isinstance(content, list):
-        texts = [text_of_part(part) for part in content]
-        fields["content"] = "\n\n".join(text for text in texts if text is not None)
-        files = [part for part, text in zip(content, texts, strict=True) if text is None]
-        if files:
-            fields["attachments"] = [_attachment(part) for part in files]
-    else:
-        fields["content"] = text_of(content)
+    fields |= _openai_content(record.get("content"))
     calls = record.get("tool_calls")
     if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) and calls:
         fields["toolCalls"] = [call_of(call) for call in calls]
@@ -82,6 +74,24 @@ def _read_openai(record: Fields) -> Fields:
         fields["toolCallId"] = record["tool_call_id"]
     if isinstance(record.get("reasoning_content"), str):
         fields["reasoning"] = record["reasoning_content"]
+    return fields
+
+
+def _openai_content(content: Any) -> Fields:
+    """Return the text of a content, and the attachments for its parts that are no text."""
+    if not isinstance(content, list):
+        return {"content": text_of(content)}
+    texts: list[str] = []
+    attachments: list[Fields] = []
+    for part in content:
+        text = text_of_part(part)
+        if text is None:
+            attachments.append(_attachment(part))
+        else:
+            texts.append(text)
+    fields: Fields = {"content": "\n\n".join(texts)}
+    if attachments:
+        fields["attachments"] = attachments
     return fields
 
 

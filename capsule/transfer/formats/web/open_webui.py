@@ -147,6 +147,13 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def _arguments_text(arguments: Any) -> str:
+    """Return the arguments of a call as a text, which is JSON unless they are a text already."""
+    if isinstance(arguments, str):
+        return arguments
+    return _json(arguments)
+
+
 def _text_with_marks(entries: list[Fields], form: str) -> Pieces:
     """Return the text of messages in pieces, with marks."""
     pieces: Pieces = []
@@ -182,14 +189,13 @@ def _marked_call(call: Fields, outputs: list[str]) -> Pieces:
     is_code = call.get("name") == "code_interpreter" and isinstance(arguments, dict)
     if is_code and arguments.keys() == {"code"}:
         return _marked_code(call, text_of(arguments["code"]), outputs)
-    text = arguments if isinstance(arguments, str) else _json(arguments)
     pieces: Pieces = [
         {"mark": '<details type="tool_calls" done="true" id="'},
         {"id": escape(text_of(call.get("id")))},
         {"mark": '" name="'},
         {"name": escape(text_of(call.get("name")))},
         {"mark": '" arguments="'},
-        {"arguments": escape(json.dumps(text))},
+        {"arguments": escape(json.dumps(_arguments_text(arguments)))},
     ]
     for output in outputs:
         pieces += [{"mark": '" result="'}, {"result": escape(_json(output))}]
@@ -215,20 +221,22 @@ def _steps_of_output(items: list[Fields]) -> Iterator[tuple[str, Any]]:
     """Return the steps of the items of an output, for `turns.turn_messages`."""
     for item in items:
         kind = item.get("type")
-        id = item["call_id"] if isinstance(item.get("call_id"), str) else None
+        has_id = isinstance(item.get("call_id"), str)
         if kind == "function_call":
-            call: Fields = {} if id is None else {"id": id}
+            call: Fields = {}
+            if has_id:
+                call["id"] = item["call_id"]
             call["name"] = text_of(item.get("name"))
             call["arguments"] = json_of(item.get("arguments"))
             yield "call", call
         elif kind == "function_call_output":
             result: Fields = {"content": _text_in(item.get("output"))}
-            if id is not None:
-                result["toolCallId"] = id
+            if has_id:
+                result["toolCallId"] = item["call_id"]
             yield "result", result
         else:
-            text = _text_in(item.get("content") or item.get("summary"))
-            yield ("reasoning" if kind == "reasoning" else "text"), text
+            step_kind = "reasoning" if kind == "reasoning" else "text"
+            yield step_kind, _text_in(item.get("content") or item.get("summary"))
 
 
 def _text_in(parts: Any) -> str:
@@ -244,9 +252,11 @@ def _output_items(entries: list[Fields]) -> list[Fields]:
     items: list[Fields] = []
     for entry in entries:
         if entry["role"] == "tool":
-            id = {"call_id": entry["toolCallId"]} if "toolCallId" in entry else {}
-            output = [{"type": "input_text", "text": entry["content"]}]
-            items.append({"type": "function_call_output", **id, "output": output})
+            result: Fields = {"type": "function_call_output"}
+            if "toolCallId" in entry:
+                result["call_id"] = entry["toolCallId"]
+            result["output"] = [{"type": "input_text", "text": entry["content"]}]
+            items.append(result)
             continue
         if "reasoning" in entry:
             reasoning = [{"type": "output_text", "text": entry["reasoning"]}]
@@ -255,18 +265,17 @@ def _output_items(entries: list[Fields]) -> list[Fields]:
             text = [{"type": "output_text", "text": entry["content"]}]
             items.append({"type": "message", "role": "assistant", "content": text})
         for call in entry.get("toolCalls", ()):
-            arguments = call.get("arguments")
-            arguments_text = arguments if isinstance(arguments, str) else _json(arguments)
-            id = {"call_id": call["id"]} if "id" in call else {}
-            items.append(
-                {
-                    "type": "function_call",
-                    **id,
-                    "name": call.get("name"),
-                    "arguments": arguments_text,
-                }
-            )
+            items.append(_call_item(call))
     return items
+
+
+def _call_item(call: Fields) -> Fields:
+    item: Fields = {"type": "function_call"}
+    if "id" in call:
+        item["call_id"] = call["id"]
+    item["name"] = call.get("name")
+    item["arguments"] = _arguments_text(call.get("arguments"))
+    return item
 
 
 def _plain_text(entries: list[Fields]) -> str:
@@ -303,8 +312,12 @@ def _tags(tags: Any) -> list[str]:
     """Return tags, which are texts, or objects with a name."""
     if not isinstance(tags, list):
         return []
-    names = [tag.get("name") if isinstance(tag, dict) else tag for tag in tags]
-    return [name for name in names if isinstance(name, str)]
+    names = []
+    for tag in tags:
+        name = tag.get("name") if isinstance(tag, dict) else tag
+        if isinstance(name, str):
+            names.append(name)
+    return names
 
 
 _OF_THE_ROW = pair_of(
@@ -358,8 +371,9 @@ def _read(record: Fields) -> list[Fields]:
         entries = turns.turn_messages(_steps_of_text(content), at_once=True)
         form = _form_of_pieces(content)
     else:
-        role = record.get("role") if record.get("role") in _ROLES else "assistant"
-        entries = [{"role": role, "content": _text_in(content)}]
+        entries = [{"role": "assistant", "content": _text_in(content)}]
+        if record.get("role") in _ROLES:
+            entries[0]["role"] = record["role"]
     counts = object_of(record.get("usage") or record.get("info"))
     usage = {name: counts[key] for key, name in _TOKENS.items() if isinstance(counts.get(key), int)}
     files = [_read_file(file) for file in objects_of(record.get("files"))]
@@ -467,7 +481,9 @@ def _from_source(record: Fields) -> Fields:
 
 def _to_source(record: Fields) -> Fields:
     """Return the record of Open WebUI, the reverse of `_from_source`."""
-    output = list(record["output"]) if isinstance(record.get("output"), list) else []
+    output: list[Any] = []
+    if isinstance(record.get("output"), list):
+        output += record["output"]
     for position, item in record.get("$others", {}).items():
         output.insert(int(position), item)
     result = without(record, "$others") | turns.join_pieces(record)
@@ -535,8 +551,10 @@ def _rows(source: Source) -> Iterator[tuple[int | None, Fields]]:
     """Return the rows of an export, or those of all users in a database, as an export has them."""
     if not source.tables:
         for line, record in read_records(source):
-            is_list = isinstance(record.get("chats"), list)
-            for row in objects_of(record["chats"]) if is_list else [record]:
+            rows = [record]
+            if isinstance(record.get("chats"), list):
+                rows = objects_of(record["chats"])
+            for row in rows:
                 yield line, row
         return
     with source.database() as database:
