@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -266,8 +266,7 @@ class _ImportRun:
         imported_file = ImportedFile(file.name, f"{self._options_key}:{file.digest()}")
         results = self._memory.unchanged_results(file, imported_file.digest)
         if results is not None:
-            for result in results:
-                self._queue_result(_PendingImport(result, imported_file, file.tell))
+            self._queue_remembered(results, file, imported_file)
             return
         neighbour_patterns: set[str] = set()
         is_remembered = False
@@ -279,9 +278,7 @@ class _ImportRun:
             elif is_part(part):
                 continue
             else:
-                report.unknown.append(UnknownFile(part.name, guess_of(part)))
-                if report.problems.count == problems_before:  # Otherwise the reason is reported.
-                    report_unknown(part, report.notes.add if part.is_named else None)
+                self._report_unknown(part, problems_before)
             is_remembered = is_remembered and part.asked is not None
             neighbour_patterns |= part.asked or set()
         if neighbour_patterns:
@@ -291,12 +288,27 @@ class _ImportRun:
             }
         is_sound = report.problems.count == problems_before
         is_empty = not (imported_file.results or imported_file.unwritten)
-        has_no_note = report.notes.count == notes_before
-        if file.is_named and is_empty and is_sound and has_no_note:
+        if is_empty and is_sound and report.notes.count == notes_before and file.is_named:
             report.notes.add(file.name, "no conversation was found in it")
-        if not (is_remembered and is_sound) or is_empty:
+        if is_empty or not is_sound or not is_remembered:
             imported_file.is_whole = False
         self._files.append(imported_file)
+
+    def _queue_remembered(
+        self, results: Iterable[ImportResult], file: SourceFile, imported_file: ImportedFile
+    ) -> None:
+        """Queue the results of an earlier import of a file that is unchanged."""
+        for result in results:
+            self._queue_result(_PendingImport(result, imported_file, file.tell))
+
+    def _report_unknown(self, part: SourceFile, problems_before: int) -> None:
+        """Report a part in no known format.
+
+        `problems_before` is the number of problems before its file. A new one is the reason.
+        """
+        self.report.unknown.append(UnknownFile(part.name, guess_of(part)))
+        if self.report.problems.count == problems_before:
+            report_unknown(part, self.report.notes.add if part.is_named else None)
 
     @property
     def _options_key(self) -> str:

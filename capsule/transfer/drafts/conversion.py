@@ -18,7 +18,7 @@ attachments, are arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -279,13 +279,7 @@ def _accepted_message(
     if "role" not in entry:
         return links
     id = str(entry.get("id"))
-    for name in ("timestamp", "editedAt"):
-        time = fields.get(name)
-        if time is None or (type(time) is str and is_canonical(time)):
-            continue
-        fields[name] = moment(time)
-        if fields[name] is None:
-            report_problem(f"a {name} that is not a time is left out", id)
+    _convert_times(fields, lambda reason: report_problem(reason, id))
     try:
         if "attachments" in fields:
             fields["attachments"] = [
@@ -296,8 +290,7 @@ def _accepted_message(
             ]
         message = check_message(fields)
         _check_size(message, max_bytes)
-        provenance = {"id": str(entry["id"])} if entry.get("id") is not None else {}
-        provenance["digest"] = digests.digest_of_message(message)
+        digest = digests.digest_of_message(message)
     except (InvalidInput, TypeError) as error:
         metadata = fields.get("metadata")
         if isinstance(metadata, dict) and SOURCE in metadata:
@@ -310,9 +303,24 @@ def _accepted_message(
         return links
     if is_own:
         return _with_source_back(message) | links
+    provenance: Fields = {}
+    if entry.get("id") is not None:
+        provenance["id"] = id
+    provenance["digest"] = digest
     message["metadata"] = _with_provenance(message.get("metadata", {}), provenance)
     message.update(links)
     return message
+
+
+def _convert_times(fields: Fields, report_problem: Callable[[str], None]) -> None:
+    """Give the times of a message the format of capsules. An invalid time becomes None."""
+    for name in ("timestamp", "editedAt"):
+        time = fields.get(name)
+        if time is None or (type(time) is str and is_canonical(time)):
+            continue
+        fields[name] = moment(time)
+        if fields[name] is None:
+            report_problem(f"a {name} that is not a time is left out")
 
 
 def _check_size(message: Fields, max_bytes: int) -> None:
@@ -365,29 +373,20 @@ def _with_head(
     """
     head = draft.head
     times = [entry["timestamp"] for entry in history if entry.get("timestamp")]
-    created = moment(head.get("createdAt")) or min(times, default=stamp)
+    source_created = moment(head.get("createdAt"))
+    created = source_created or min(times, default=stamp)
     updated = max(moment(head.get("updatedAt")) or max(times, default=created), created)
-    if not is_own:
-        # The store reads a message without a time in this way too. Here the clock has no part in
-        # it, so that all stores make the same capsule.
-        has_time = bool(times) or moment(head.get("createdAt")) is not None
-        last_time = created if has_time else timestamps.UNKNOWN
-        for entry in history:
-            last_time = entry.get("timestamp") or last_time
-            entry["timestamp"] = last_time
     metadata = dict(draft.metadata)
-    current = metadata.pop("currentNode", None)
-    if current is not None:
-        current = new_ids.get(str(current))
-    if history and current == history[-1]["id"]:
-        current = None  # The last message is the current one by default.
+    current = _current_id(metadata.pop("currentNode", None), new_ids, history)
     # The ids of other conversations at the source.
     related: dict[str, str] = {}
     if is_own:
         metadata = _with_source_back({"metadata": metadata}).get("metadata", {})
     else:
+        has_time = bool(times) or source_created is not None
+        _fill_times(history, created if has_time else timestamps.UNKNOWN)
         metadata = {name: value for name, value in metadata.items() if name in OF_METADATA}
-        related = {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
+        related = _related_ids(metadata)
         if not draft.is_own:
             # The ids that these conversations get when they are imported.
             for name, related_id in related.items():
@@ -401,6 +400,36 @@ def _with_head(
         document["metadata"], _head_provenance(draft, format, document, related)
     )
     return document
+
+
+def _related_ids(metadata: Fields) -> dict[str, str]:
+    """Return the ids of other conversations that the metadata of a draft names, by its fields."""
+    return {name: metadata[name] for name in RELATED if isinstance(metadata.get(name), str)}
+
+
+def _fill_times(history: list[Fields], first_time: str) -> None:
+    """Give each message without a time the time of the message before it, or `first_time`.
+
+    The store reads a message without a time in this way too. Here the clock has no part in it, so
+    that all stores make the same capsule.
+    """
+    last_time = first_time
+    for entry in history:
+        last_time = entry.get("timestamp") or last_time
+        entry["timestamp"] = last_time
+
+
+def _current_id(current: Any, new_ids: dict[str, str], history: list[Fields]) -> str | None:
+    """Return the id for `currentNode` of a capsule. None: it is the last message, or not known.
+
+    `current` is the id of the current message in the source.
+    """
+    if current is None:
+        return None
+    id = new_ids.get(str(current))
+    if history and id == history[-1]["id"]:
+        return None  # The last message is the current one by default.
+    return id
 
 
 def _new_document(
@@ -533,34 +562,25 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
             references.
     """
     history = document["history"]
-    provenance = provenance_of(document)
-    # A copy of a capsule counts as a capsule of this store, with an id of its own.
-    if format == CAPSULE_KEY or provenance.get("format") != format:
-        provenance = {}
+    provenance = _provenance_in(document, format)
     edited_ids = {entry["id"] for entry in history if digests.is_edited(entry)}
     has_digest_as_id = str(provenance.get("id")).startswith(_DIGEST_PREFIX)
     # A source without ids is recognized by its texts. If they were changed here, it is not found.
     is_own = not provenance or (has_digest_as_id and bool(edited_ids))
-    origins = {entry["id"]: entry["id"] if is_own else _origin(entry) for entry in history}
-    head = _own_head(document) if is_own else _source_head(document, format, provenance)
-    current = head["metadata"]["currentNode"]
-    if not history or origins[history[-1]["id"]] is None:
-        del head["metadata"]["currentNode"]
-    elif current in origins:
-        head["metadata"]["currentNode"] = origins[current]
-    if not head["metadata"]:
-        del head["metadata"]
-    edited: set[str] = set()
-    for id, origin in origins.items():
-        if id in edited_ids:
-            edited.add(id)
-            if origin:
-                edited.add(origin)
+    origins: dict[str, str | None]
+    if is_own:
+        origins = {entry["id"]: entry["id"] for entry in history}
+        head = _own_head(document)
+    else:
+        origins = {entry["id"]: _origin(entry) for entry in history}
+        head = _source_head(document, format, provenance)
+    _set_current_origin(head, history, origins)
+    edited_origins = {origins[id] or id for id in edited_ids}
     return Draft(
         head,
         _draft_history(history, origins, load, is_own=is_own),
         is_own=is_own,
-        edited=frozenset(edited),
+        edited=frozenset(edited_ids | edited_origins),
         is_edited=not is_own and provenance.get("digest") != digests.digests_of_head(document),
         folder=folder_of(document),
         source_digests={
@@ -570,6 +590,34 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
         source_head_digests=object_of(provenance.get("digest")),
         local_ids=frozenset(entry["id"] for entry in history if is_own or not provenance_of(entry)),
     )
+
+
+def _provenance_in(document: Document, format: str) -> Fields:
+    """Return the provenance of a capsule that was imported from this format. Otherwise empty.
+
+    A copy of a capsule counts as a capsule of this store, with an id of its own.
+    """
+    provenance = provenance_of(document)
+    if format == CAPSULE_KEY or provenance.get("format") != format:
+        return {}
+    return provenance
+
+
+def _set_current_origin(
+    head: Fields, history: list[Fields], origins: Mapping[str, str | None]
+) -> None:
+    """Give `currentNode` in the head of a draft the id of the source, and remove empty metadata.
+
+    Without messages, or if the last one has no id in the source, the head gets no `currentNode`.
+    """
+    metadata = head["metadata"]
+    current = metadata["currentNode"]
+    if not history or origins[history[-1]["id"]] is None:
+        del metadata["currentNode"]
+    elif current in origins:
+        metadata["currentNode"] = origins[current]
+    if not metadata:
+        del head["metadata"]
 
 
 def _plain_head(document: Document) -> Fields:
@@ -611,7 +659,7 @@ def _source_head(document: Document, format: str, provenance: Fields) -> Fields:
 
 def _draft_history(
     history: list[Fields],
-    origins: dict[str, str | None],
+    origins: Mapping[str, str | None],
     load: LoadAttachment | None,
     *,
     is_own: bool,
