@@ -64,6 +64,16 @@ def test_one_object_is_one_record() -> None:
     assert shape_of(b'{\n "a": 1') == "object"
 
 
+@pytest.mark.parametrize("escape", ["ud83d", "uD83D"])
+@pytest.mark.parametrize("form", ["[%s]", "%s\n", '{"a": 1}\n%s'])
+def test_half_of_a_surrogate_pair_is_replaced_in_small_and_in_capital_letters(
+    form: str, escape: str
+) -> None:
+    found, _ = read((form % f'{{"text": "half \\{escape} of it"}}').encode())
+
+    assert found[-1][1] == {"text": "half \ufffd of it"}
+
+
 ARRAY = (
     b'[\n{"id": 1, "name": "a", "of": [{"id": 7, "x": 0}]},\n%s,\n{"id": 3, "name": "c", '
     b'"of": []}\n]'

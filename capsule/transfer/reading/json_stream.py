@@ -59,6 +59,8 @@ _TOKEN = r'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],"]'
 #: What may be between two elements.
 _GAP = re.compile(r"[\s,\0\ufeff]*")
 _SURROGATE = r"[\ud800-\udfff]"
+#: The beginning of the escape of a surrogate (and of a few other characters).
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD]")
 #: The part of a possible element that is examined, in characters.
 _PREVIEW_CHARS = 4096
 #: The deepest nesting that is completed. A capsule may not have more.
@@ -418,11 +420,13 @@ class _ArrayReader:
                 self._find_next_element()
                 continue
             self._count_lines()
-            has_surrogates = self._buffer.find("\\ud", self._offset, end) >= 0
+            may_have_surrogates = _SURROGATE_ESCAPE.search(self._buffer, self._offset, end)
             self._offset = end
             if isinstance(value, dict):
                 self._keys = self._keys or list(value)[:2]
-                yield self._line, without_surrogates(value) if has_surrogates else value
+                if may_have_surrogates:
+                    value = without_surrogates(value)
+                yield self._line, value
             else:
                 self._report_problem("not a JSON object", self._line)
 
