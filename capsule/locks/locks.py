@@ -1,4 +1,9 @@
-"""The locks of an open store, as its users take, release and list them."""
+"""The locks of an open store, as its users take, release and list them.
+
+A lock is a field of a conversation's head that names the instance (an open store of a process) that
+alone may write there. `InstanceLocks` takes and releases locks. `rules.locking.lock_state` decides
+the state of a lock.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +23,14 @@ class LockState:
     """A lock in a conversation.
 
     Attributes:
-        state: "held": its instance is alive, or used the lock recently. "orphaned": its instance
-            has ended. "elsewhere": its instance is on another host, and used the lock within the
-            time to live.
+        id, title: The conversation.
+        instance: The id of the instance that holds it.
+        user, host: The user and the host of the instance.
+        name: The name of an instance that outlives its process. None: it has no name.
+        since: When its instance last used the lock.
+        state: "held": its instance is alive. "orphaned": its instance has ended. If it is not known
+            whether the instance is alive: "orphaned" if the lock was not used for the time to live
+            (lock.ttl), otherwise "held" on this host and "elsewhere" on another one.
         client: The product name of the program that it was taken for.
         agent: The agent that it was taken for.
     """
@@ -47,31 +57,34 @@ class Locks:
         self._list_heads = list_heads
 
     def take(self, id: str, *, client: str | None = None, agent: str | None = None) -> HeldLock:
-        """Lock a conversation for this instance. The lock ends with a `with` block, `release` or
-        the store's `close`.
+        """Lock a conversation for this instance. The lock ends with the outermost `with` block,
+        `release` or the store's `close`. `release` also ends it inside nested blocks.
 
         Args:
             id: The conversation.
             client, agent: The program and the agent that the lock names.
 
-        Raises the errors of `append`. Cost: copying the file, in the kernel.
+        Raises the errors of `append`, and Refused if the store is being closed. Cost: copying the
+        file, in the kernel.
         """
         return self._instance_locks.lock(check_id(id), client, agent)
 
     def release(self, id: str, *, force: bool = False) -> bool:
-        """Release a conversation's lock, without changing the conversation.
+        """Release a conversation's lock. Nothing else changes: `updatedAt` stays as it is.
 
         Args:
             id: The conversation.
-            force: Release it also if another instance holds it.
+            force: Release it also if another instance holds it. An orphaned lock of another
+                instance is released without it.
 
         Returns:
             False if there was no lock.
 
         Raises:
-            Locked: Another instance holds it, and `force` is not given.
+            Locked: Another instance holds it, it is not orphaned, and `force` is not given.
             NotFound, InvalidDocument: There is no such conversation, or its file does not parse.
             StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused: The agent may not write here.
             Refused, StorageFailed: The system refused a read or a write.
 
         Cost: copying the file.

@@ -485,15 +485,15 @@ class BaseStore(Lists):
             InvalidDocument: The file does not parse, or is no capsule.
 
         Cost: reading from the page to the end of the file. Reading the whole file if a branch
-            begins there, if there is a filter, or if `around` names, by its id, a message that is
-            not among the last 256.
+            begins there or was made the active one, if there is a filter, or if `around` names, by
+            its id, a message that is not among the last 256.
         """
         from capsule.store.pages import page_of
 
-        allowed_ids = None
+        chosen_ids = None
         if where is not None:
-            allowed_ids = {match.message for match in self.queries.messages(where, id)}
-        return page_of(self.engine, id, limit, around, cursor, allowed_ids)
+            chosen_ids = {match.message for match in self.queries.messages(where, id)}
+        return page_of(self.engine, id, limit, around, cursor, chosen_ids)
 
     def create(
         self,

@@ -17,7 +17,7 @@ from capsule.errors import AlreadyExists, InvalidInput, NotFound
 from capsule.format import validation
 from capsule.ids import keyed_conversation_id
 from capsule.store.change.appends import check_key, encoded_within
-from capsule.store.change.conversation import ensure_permitted
+from capsule.store.change.conversation import checked_read_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def write_new(
         inner.remember_own_write(id, "created", tag, entries=entries)
 
     def create() -> int:
-        read_set = ensure_permitted(
+        read_set = checked_read_set(
             inner.agent, "create", target, inner.inputs_for, target.present_ids
         )
         try:

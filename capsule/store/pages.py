@@ -1,13 +1,19 @@
 """The messages of one branch of a conversation, a page at a time.
 
+A *position* is the index of a message in the history of the file. A *branch* is the list of the
+positions of its messages, oldest first. A cursor is the direction, the position and the id of a
+message, as `older:41:ID`. The position only tells where to look for the id.
+
 `page_of` reads the end of the file first, and more of it until the page is complete. It reads the
-whole conversation if that does not work: if the page is on a conversation with several branches, or
-if the requested message is not among the last ones. A cursor is the direction, the position and the
-id of a message, as `older:41:ID`. The position only tells where to look for the id.
+whole conversation in these cases:
+
+- Only some messages are asked for (`chosen_ids`).
+- Somebody chose a branch (`currentNode` is set), or a branch begins in what was read.
+- The message `around` which the page is, named by its id, is not among the last `_MAX_TAIL` ones.
 
 What must stay true: every door pages by this module, so that all of them show the same. Following
-cursors shows each message of the branch once, whatever others write. In a conversation with one
-branch, a page costs reading from its messages to the end of the file.
+cursors shows each message of the branch once, whatever others write. In any other case than those,
+a page costs reading from its messages to the end of the file.
 """
 
 from __future__ import annotations
@@ -30,8 +36,8 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 #: A message's position in the history, and the message as it is in the file.
 PositionedEntry = tuple[int, Entry]
-#: The number of last messages to search for an id, or for branches, before the whole conversation
-#: is read.
+#: The largest number of messages that are read first. If the message `around` is not among this
+#: number of last messages, the whole conversation is read.
 _MAX_TAIL = 256
 _CURSOR = re.compile("(older|newer):([0-9]{1,12}):(.+)", re.DOTALL)
 
@@ -65,6 +71,7 @@ class Page:
         """Return the cursor to the messages before `entries[begin]`. The default is the first
         message of the page. None: no message is before it.
         """
+        # In this list, the message before `entries[begin]` has the index `begin`.
         return _cursor("older", [self._previous, *self.entries][begin])
 
     def newer(self, end: int | None = None) -> str | None:
@@ -95,16 +102,16 @@ def page_of(
     limit: int,
     around: str | None,
     cursor: str | None,
-    allowed_ids: Container[str] | None = None,
+    chosen_ids: Container[str] | None = None,
 ) -> Page:
-    """Return the page for `Store.page`. `allowed_ids` are the ids of the messages that may be on
-    it, or None for all.
+    """Return the page for `Store.page`. `chosen_ids` are the ids of the messages that fit the
+    caller's filter, or None for all. They give no permission.
     """
     request = _PageRequest(limit, around, cursor)
-    if allowed_ids is not None:
-        return request.page_in(engine.document(CONVERSATIONS, id), allowed_ids)
-    has_switched = engine.head(id)[0]["metadata"].get("currentNode") is not None
-    if has_switched:
+    if chosen_ids is not None:
+        return request.page_in(engine.document(CONVERSATIONS, id), chosen_ids)
+    has_chosen_branch = engine.head(id)[0]["metadata"].get("currentNode") is not None
+    if has_chosen_branch:
         return request.page_in(engine.document(CONVERSATIONS, id))
     size = _MAX_TAIL if around else min(limit + 1, _MAX_TAIL)
     while True:
@@ -113,10 +120,11 @@ def page_of(
         if position is None or any("parent" in entry for entry in entries):
             break  # The message is further up, or these messages have several branches.
         if first <= max(position - limit, 0):
+            # The page, and the message before it, have been read.
             count = first + len(entries)
             return request.page(range(count), position, partial(_entry_in_tail, first, entries))
         if len(entries) < size:
-            break  # The agent may not read the messages before.
+            break  # `engine` is the view of an agent, which may not read the messages before.
         size = first + len(entries) - position + limit
     return request.page_in(engine.document(CONVERSATIONS, id))
 
@@ -170,12 +178,12 @@ class _PageRequest:
                 return position
         return self._likely_position if 0 <= self._likely_position < first else None
 
-    def page_in(self, document: dict[str, Any], allowed_ids: Container[str] | None = None) -> Page:
+    def page_in(self, document: dict[str, Any], chosen_ids: Container[str] | None = None) -> Page:
         """Return the page of a whole conversation.
 
         The page is of the active branch, or of the branch through the message if it is not on the
         active one. A message of an `around` or cursor request stays on the page even if it is not
-        in `allowed_ids`, because it may have been edited since.
+        in `chosen_ids`, because it may have been edited since.
         """
         from capsule.format.tree.tree import Tree
 
@@ -187,12 +195,12 @@ class _PageRequest:
         if branch and position not in branch:
             branch = _readable(tree.path_to(tree.leaf_at(position)), history)
             is_active = False
-        if allowed_ids is not None:
+        if chosen_ids is not None:
             requested = None if self._message is None else position
             branch = [
                 index
                 for index in branch
-                if index == requested or history[index].get("id") in allowed_ids
+                if index == requested or history[index].get("id") in chosen_ids
             ]
             if requested is None and branch:
                 position = branch[-1]
@@ -245,7 +253,8 @@ class _PageRequest:
             last_start = max(0, len(branch) - self._limit)
             start = min(max(0, index - self._limit // 2), last_start)
         end = start + self._limit
-        start = max(start, 0)  # After `end`: the oldest page may be shorter.
+        # Only now, because `end` counts from the start before: the oldest page may be shorter.
+        start = max(start, 0)
         return Page(
             entries=list(map(entry_at, branch[start:end])),
             at=index - start,

@@ -1,16 +1,27 @@
 """One change of one conversation, in a transaction of the engine.
 
-`Conversation` wraps the transaction. Its methods `append`, `change_head`, `set_context` and
-`rewrite` each check the permission and the lock, and then make one write. If another program wrote
-the file meanwhile, the engine raises `ConcurrentWrite`. `StoreInternals.change` then begins a new
-transaction with a new `Conversation`.
+`StoreInternals.change` begins the transaction, and gives a `Conversation` around it to a function
+that calls these methods. Each of them admits this instance (may it write in spite of the lock?),
+checks the permission of the agent or the owner, and makes one write:
+
+| method | checks the permission | writes |
+| --- | --- | --- |
+| `append` | always | the messages, and the head if the lock, title or branch changes |
+| `set_context` | always | the context and the head |
+| `change_head` | if `checks_permissions` | the head, if something changed |
+| `rewrite` | if `checks_permissions` | all, if something changed or with `keeps_time` |
+
+If another program wrote the file meanwhile, the engine raises `ConcurrentWrite`.
+`StoreInternals.change` then calls the function again, with a new transaction and `Conversation`.
 
 A permission also depends on other documents, such as agents and projects. Their versions are the
 read set of the decision. The engine refuses the write with `ConcurrentWrite` if one of them has
 changed, so that the permission is decided again.
 
-What must stay true: a change without effect writes nothing. A change of the lock alone keeps
-`updatedAt`. Times never go back within a conversation.
+What must stay true: a write of the lock alone keeps `updatedAt`. Any other write gets an
+`updatedAt` later than all before, except `rewrite` with `keeps_time`, whose callers set it. The
+time that a message gets here is never earlier than that of the message before. A message may bring
+its own.
 """
 
 from __future__ import annotations
@@ -49,7 +60,7 @@ TRIES = 50
 _LOCK_FIELDS = frozenset(field_names("metadata.lock"))
 
 
-def ensure_permitted(
+def checked_read_set(
     agent: str | None,
     action: Action,
     target: PolicyTarget,
@@ -86,16 +97,18 @@ class Conversation:
 
     Args:
         transaction: The transaction.
-        admit: Decides whether this instance may write. It is called once, before the first write.
-            It raises `Locked` or `LockLost`, or returns the lock to record with the write (None:
-            the lock stays as it is).
+        decide_admission: Decides whether this instance may write. It is called once, before the
+            first write. It raises `Locked` or `LockLost`, or returns the lock to record with the
+            write (None: the lock stays as it is).
         tries: The number of earlier tries of this write that another writer interrupted.
         agent: The agent that writes. None: the store's owner.
         inputs_for: Reads what a decision depends on besides the conversation.
         settings: The store's settings, for their limits.
         own_writes: Remembers the change as the store's own. None: its watchers see the change as
             another's.
-        checks_permissions: Whether each write must be one that the agent or the owner may make.
+        checks_permissions: Whether `change_head` and `rewrite` check that the agent or the owner
+            may make the change. `StoreInternals.change` sets False if its caller gave an `admit`:
+            that caller has checked the change. `append` and `set_context` check in any case.
 
     Attributes:
         recorded_lock: The lock that the last write recorded. None: the lock was left alone.
@@ -104,7 +117,7 @@ class Conversation:
     def __init__(
         self,
         transaction: Transaction,
-        admit: Callable[[Conversation], Document | None],
+        decide_admission: Callable[[Conversation], Document | None],
         tries: int,
         *,
         agent: str | None,
@@ -119,8 +132,9 @@ class Conversation:
         self.recorded_lock: Document | None = None
         self._tries = tries
         self._settings = settings
-        self._admit = admit
+        self._decide_admission = decide_admission
         self._is_admitted = False
+        #: What `admit` returned: the lock to record.
         self._lock: Document | None = None
         self._own_writes = own_writes
         self._agent = agent
@@ -131,21 +145,22 @@ class Conversation:
 
     # -- Who may write -----------------------------------------------------------------------------
 
-    def lock_to_record(self) -> Document | None:
-        """Return the lock to record with the next write, or None to leave it alone.
+    def admit(self) -> Document | None:
+        """Admit this instance to the lock, at the first call. Return the lock to record with the
+        next write, or None to leave it alone.
 
         Raises Locked, LockLost: this instance may not write.
         """
         if not self._is_admitted:
-            self._lock = self._admit(self)
+            self._lock = self._decide_admission(self)
             self._is_admitted = True
         return self._lock
 
     def ensure_permitted(
         self, action: Action, target: PolicyTarget | None = None, others: Collection[str] = ()
     ) -> None:
-        """Check a permission of the writing agent, as the function `ensure_permitted` does. The
-        transaction remembers what the decision depended on.
+        """Check a permission of the writing agent, as `checked_read_set` does. The versions that
+        the decision used become a part of the transaction's `read_set`, which its writes check.
 
         Args:
             action: The action.
@@ -156,11 +171,13 @@ class Conversation:
 
         if target is not None or action not in self._allowed_actions:
             checked = target or PolicyTarget.from_parsed_head(self.head)
+            # `AgentView` read the inputs for the same target at the beginning of the transaction.
+            # It is the same object, since a parsed head keeps its target.
             inputs = None
             decision = self.transaction.decision_inputs
             if decision is not None and decision[0] is checked and not others:
                 inputs = decision[1]
-            read_set = ensure_permitted(
+            read_set = checked_read_set(
                 self._agent, action, checked, self._inputs_for, others, inputs
             )
             # If a version was read twice, the earlier one counts. So all decisions are about the
@@ -171,6 +188,9 @@ class Conversation:
 
     def _check_permissions(self, old: Document, new: Document, *, is_agreed: bool) -> None:
         """Raise `Refused` if this write is more than the agent or the owner may do.
+
+        In a closed conversation only its members take part, and each action of the write is
+        checked, also of the owner. In an open one the owner may do everything.
 
         `is_agreed`: a person agreed to it. In an open conversation the agent may then change
         messages of others.
@@ -240,7 +260,7 @@ class Conversation:
             earlier_result = self._written_by_earlier_try(messages)
             if earlier_result is not None:
                 return earlier_result
-        lock = self.lock_to_record()
+        lock = self.admit()
         state = self.transaction.state
         head = self.transaction.head
         # Unlike `updatedAt`, a message's time is never ahead of the clock. It is never earlier than
@@ -250,6 +270,7 @@ class Conversation:
         entries = _completed_messages(messages, time)
         # Without a `currentNode` and without parents, each message follows the previous one: the
         # conversation has no other branch that could be the active one.
+        # `ends_active` False only means that it is not known. `with_parents` finds it out.
         ends_active = False
         moves_branch = False
         if head.current is not None or any("parent" in entry for entry in entries):
@@ -304,7 +325,7 @@ class Conversation:
         self, messages: list[Document]
     ) -> tuple[int, list[Document]] | None:
         """Return the position of the first message and the messages, if an earlier try wrote them
-        before it was interrupted.
+        before it ended with `ConcurrentWrite`. None: it wrote nothing.
 
         The log tells what the earlier try wrote. A message that is in the log and not in the
         document was removed since, and stays removed.
@@ -328,8 +349,10 @@ class Conversation:
     # -- Changing the head -------------------------------------------------------------------------
 
     def _changed_head(self, change: Callable[[Document], None], updated_at: str) -> Document:
-        """Return the head with a change, the lock to record, and this `updatedAt`."""
-        lock = self.lock_to_record()
+        """Admit this instance. Return the head with a change, the lock to record, and this
+        `updatedAt`.
+        """
+        lock = self.admit()
         old = self._current_head()
         head = _copied(old) | {"updatedAt": updated_at}
         change(head)
@@ -341,7 +364,8 @@ class Conversation:
     def change_head(
         self, change: Callable[[Document], None], *, ends_active: bool | None = None
     ) -> Document:
-        """Change title or metadata, without parsing messages.
+        """Change title or metadata, without parsing messages. Nothing is written if nothing
+        changes.
 
         Args:
             change: Changes the given head in place. If it raises, nothing is written.
@@ -360,7 +384,7 @@ class Conversation:
         return self._current_head()
 
     def set_context(self, context: Callable[[], Iterable[bytes]]) -> Document:
-        """Replace the context, without parsing messages.
+        """Replace the context, without parsing messages. It is written even if it is the same.
 
         Args:
             context: Returns the pieces of the new context, a JSON object as `Transaction.set_head`
@@ -395,7 +419,9 @@ class Conversation:
         self.change_head(change)
 
     def refreshed_lock(self) -> Document:
-        """Return the lock with the present time, to record with a write."""
+        """Return the active lock of the head with the present time, to record with a write. The
+        head must have one.
+        """
         lock: Document = self.head.document["metadata"]["lock"]
         return lock | {"timestamp": timestamps.now()}
 
@@ -412,17 +438,20 @@ class Conversation:
         """Change any part of the conversation.
 
         Args:
-            change: Changes the given document, which has the new `updatedAt`, or returns another.
+            change: Returns the new document. None: it changed the given one, which has the new
+                `updatedAt`, in place.
             reason: The reason to remove or change messages, for their record in the trash. Empty:
                 no message goes to the trash, because the present version is kept elsewhere.
+                `restored`: the change undoes an earlier one, so the permission to make the opposite
+                change is checked.
             keeps_time: Whether `change` sets `updatedAt`. The document is then written in any case.
             is_agreed: Whether a person agreed to this change. An agent may then change messages
                 of others in a chat.
 
         Returns:
-            The present document.
+            The present document. If nothing changed, it is the old one, and nothing was written.
         """
-        lock = self.lock_to_record()
+        lock = self.admit()
         old = self.document()
         updated_at = None if keeps_time else self._new_updated_at()
         new = self._changed_document(old, change, lock, updated_at)
@@ -431,7 +460,8 @@ class Conversation:
             if dated is None:
                 return old
             new = dated
-        if reason == "restored":
+        undoes_change = reason == "restored"
+        if undoes_change:
             # An agent that may make a change may also undo it.
             self._check_permissions(new, old, is_agreed=is_agreed)
         else:
@@ -483,7 +513,11 @@ class Conversation:
 
 
 def admit_any_instance(conversation: Conversation) -> None:
-    """Admit every instance, and record no lock, for changes that were permitted already."""
+    """Admit every instance, and record no lock.
+
+    Given to `StoreInternals.change`, this also turns off the permission checks of `change_head` and
+    `rewrite`: its callers have checked the change, or make one that needs no permission.
+    """
 
 
 def _completed_messages(messages: list[Document], time: str) -> list[Document]:

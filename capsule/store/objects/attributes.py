@@ -1,8 +1,9 @@
 """Suggested titles of conversations, and the MCP servers that are switched on or off in them.
 
-Both are fields of the head. `capsule.format.text.titles` makes titles by rule. Switches can be set
-before there is a conversation. `capsule.store.change.pending_overrides` stores them for the next
-new one.
+Both are fields of the head. `capsule.format.text.titles` makes titles by rule. The *overrides* of a
+conversation are the whole value of `metadata.mcpServers`. Its *switches* are the part of them that
+switches servers on or off, as a dict of booleans. Switches can be set before there is a
+conversation. `capsule.store.change.pending_overrides` stores the overrides for the next new one.
 
 What must stay true: only the given fields change. A suggestion replaces a person's title only if
 that person agreed, and only the title that the person was shown.
@@ -60,7 +61,8 @@ class Titles:
             The head. None: the conversation has another title from a person, and nothing was
             changed.
 
-        Raises the errors of `append`. Cost: copying the file.
+        Raises the errors of `append`, and InvalidInput if the title is not valid. Cost: copying the
+        file.
         """
         title = check_title(title)
 
@@ -69,6 +71,7 @@ class Titles:
             if not is_persons_title:
                 set_title(head, title, "auto")
             elif head["title"] == instead_of:
+                # The person agreed to it, so from now on it counts as this person's title.
                 set_title(head, title, "user")
             else:
                 raise _TitleSetByPerson
@@ -112,7 +115,7 @@ class McpServerSwitches:
 
         Raises the errors of `append`, and InvalidInput if a name is not valid for a server.
 
-        Cost: copying the file.
+        Cost: copying the file. Without a conversation: writing a small file.
         """
         return self._override(id, lambda overrides: with_switches(overrides, switches))
 
@@ -124,7 +127,7 @@ class McpServerSwitches:
             id: The conversation. None: the next one that is made.
             name: The server.
 
-        Returns all switches. Raises the errors of `set`. Cost: copying the file.
+        Returns all switches. Raises the errors of `set`. Cost: as `set`.
         """
         check_server(name)
 
@@ -135,7 +138,11 @@ class McpServerSwitches:
         return self._override(id, toggled)
 
     def _override(self, id: str | None, change: Callable[[Any], Overrides]) -> dict[str, bool]:
-        """Change the overrides of a conversation, or the pending ones, and return the switches."""
+        """Change the overrides of a conversation, or the pending ones, and return the switches.
+
+        `change` takes the present overrides, which may be missing or of any type. It runs again if
+        another program wrote meanwhile.
+        """
         if id is None:
             return switches_in(change_pending_overrides(self._store.engine, change))
 

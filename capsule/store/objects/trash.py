@@ -6,9 +6,13 @@ document (kind `REMOVED`) with the messages before the write, and under `removed
 put them back. A version that a restored one replaces goes to the quarantine, the directory for
 overruled and damaged versions.
 
+The store of an agent has a `TrashView` (`store/view.py`) as its `engine.trash`. It keeps the rules
+for agents: an agent finds and restores only what it put into the trash itself, and may not purge.
+
 What must stay true: content goes to the trash or the quarantine before it is removed or replaced.
-Only `purge` erases entries of the trash, and only old enough ones. Restored messages keep their
-ids, so that a merge recognizes them.
+An entry leaves the trash only by `restore`, `restore_messages` or `purge`. (The engine also erases
+the entry of a write that ended with `ConcurrentWrite`, since nothing was removed.) Restored
+messages keep their ids, so that a merge recognizes them.
 """
 
 from __future__ import annotations
@@ -86,7 +90,7 @@ class StoreTrash:
         Args:
             id: Its id, or a unique prefix of it.
             trashed: The entry to restore if several were deleted under this id, as `list` returns
-                it. None: the newest.
+                it. It must be of this id, which is not checked. None: the newest.
 
         Raises:
             NotFound: The trash has no such conversation.
@@ -98,6 +102,7 @@ class StoreTrash:
         deleted_ids = sorted({entry.id for entry in deleted})
         full_id = resolve_prefix(deleted_ids, id, "deleted conversation", Remedy("trash"))
         restored = trashed or next(entry for entry in deleted if entry.id == full_id)
+        # Before the write, so that watchers know that it is this store's own.
         self._store.inner.remember_own_write(full_id, "restored")
         self._store.engine.trash.restore(CONVERSATIONS, full_id, restored.token)
         try:
@@ -177,9 +182,9 @@ class StoreTrash:
             removed_ids = {entry["id"] for entry in removed["history"]}
             changed_ids = []
             for entry in new["history"]:
-                id = entry["id"]
-                if id in removed_ids and old_texts.get(id) != entry["content"]:
-                    changed_ids.append(id)
+                message_id = entry["id"]
+                if message_id in removed_ids and old_texts.get(message_id) != entry["content"]:
+                    changed_ids.append(message_id)
             return changed_ids
 
         return self._store.inner.change(trashed.id, put_messages_back)
@@ -188,9 +193,10 @@ class StoreTrash:
         """Erase the contents of the trash and the quarantine, and every other trace of them.
 
         Afterwards no file in `.capsule/` has a text that was removed from a conversation, except
-        texts that came to the trash or the quarantine since. No session has a message that is done,
-        nor its files. Conversations and attachments do not change. If a document does not parse,
-        the store keeps its records of that document, because a repair may need them.
+        texts that came to the trash or the quarantine since. Sessions lose the messages that they
+        have dealt with, and the files of those messages. Conversations and attachments do not
+        change. If a document does not parse, the store keeps its records of that document, because
+        a repair may need them.
 
         Args:
             older_than_s: Only entries older than this many seconds. 0: everything.
@@ -200,13 +206,14 @@ class StoreTrash:
 
         Raises:
             StoreBusy: Another writer held the document for longer than storage.mutex_timeout.
+            Refused: An agent asked. Only a person may empty the trash.
             Refused, StorageFailed: The system refused a read or a write. The next purge removes
                 the rest.
 
         Cost: reading every conversation that was written here. The next use of the index rebuilds
         it.
         """
-        if self._store.agent is None:
+        if self._store.agent is None:  # For an agent, the next line raises Refused.
             self._store.inner.forget_purged()
         return self._store.engine.trash.purge(older_than_s)
 
@@ -258,7 +265,8 @@ class Restored:
 
     Attributes:
         head: The present head.
-        kept: The path of the replaced version in the quarantine. None: nothing was replaced.
+        kept: The path of a copy of the present version in the quarantine. It is made before the
+            write, also if that then changes nothing. None: the conversation was deleted.
     """
 
     head: Head
@@ -274,8 +282,9 @@ class EarlierVersions:
     def restore(self, id: str, document: Mapping[str, Any]) -> Restored:
         """Write an earlier version of a conversation, with a new `updatedAt`.
 
-        The present file goes to the quarantine first, even if it does not parse. A deleted
-        conversation is made again. An agent may do that only if all messages are from it.
+        A copy of the present file goes to the quarantine first, even if it does not parse. If other
+        programs write meanwhile, each try makes a copy. A deleted conversation is made again. An
+        agent may do that only if all messages are from it.
 
         Args:
             id: The conversation.
@@ -310,10 +319,11 @@ class EarlierVersions:
 
     def _replace(self, conversation: Conversation, version: dict[str, Any]) -> Restored:
         """Replace a valid file."""
-        conversation.lock_to_record()
+        conversation.admit()  # Raises before a copy is made.
         quarantine_path = conversation.transaction.quarantine_copy("replaced")
 
         def change(present: dict[str, Any]) -> dict[str, Any]:
+            # The present lock stays, unless `rewrite` records another one.
             metadata = version["metadata"] | {"lock": present["metadata"]["lock"]}
             return version | {"metadata": metadata}
 
@@ -339,18 +349,19 @@ class EarlierVersions:
         """
         with self._store.engine.external_edits().hold(CONVERSATIONS, id) as held_file:
             content = held_file.read()
-            if content is None or _is_valid(content[0], held_file.path, id):
+            if content is None or _is_valid(content.data, held_file.path, id):
                 raise ConcurrentWrite
-            data, signature = content
-            quarantine_path = held_file.quarantine(data, "replaced")
-            # Messages that are not in this version stay out: the caller asked for this version.
+            quarantine_path = held_file.quarantine(content.data, "replaced")
+            # As if a person had saved this version on purpose: messages that it lacks stay out.
+            # What the log has and this version lacks goes to the quarantine, too.
             reconciled = reconcile(version, held_file.records(), deliberate=True)
             if reconciled.lost_in_words:
                 held_file.quarantine(reconciled.lost_values, "overruled")
             document = version | {"updatedAt": timestamps.later_than(reconciled.latest_update)}
             head_change = head_record(document["updatedAt"], document, len(document["history"]))
             records = [*reconciled.edit_records, head_change]
-            tag = held_file.put(signature, codec.encode(document), records)
+            tag = held_file.put(content.signature, codec.encode(document), records)
+            # Only now, because the tag is known only after the write.
             self._store.inner.remember_own_write(id, tag)
         return Restored(self._store.inner.parsed_head(id, document), quarantine_path)
 
