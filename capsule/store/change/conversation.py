@@ -6,7 +6,7 @@ checks the permission of the agent or the owner, and makes one write:
 
 | method | checks the permission | writes |
 | --- | --- | --- |
-| `append` | always | the messages, and the head if the lock, title or branch changes |
+| `append` | always, if an agent writes | the messages, and the head if the lock, title or branch changes |
 | `set_context` | always | the context and the head |
 | `change_head` | if `checks_permissions` | the head, if something changed |
 | `rewrite` | if `checks_permissions` | all, if something changed or with `keeps_time` |
@@ -108,7 +108,8 @@ class Conversation:
             another's.
         checks_permissions: Whether `change_head` and `rewrite` check that the agent or the owner
             may make the change. `StoreInternals.change` sets False if its caller gave an `admit`:
-            that caller has checked the change. `append` and `set_context` check in any case.
+            that caller has checked the change. `append` checks an agent in any case, and
+            `set_context` also the owner.
 
     Attributes:
         recorded_lock: The lock that the last write recorded. None: the lock was left alone.
@@ -255,7 +256,8 @@ class Conversation:
             ConcurrentWrite: Another program wrote the document meanwhile.
         """
         self.transaction.waits_for_flush = wait
-        self._check_append(messages, move)
+        if self._agent is not None:
+            self._check_append(self._agent, messages, move)
         if self._tries:
             earlier_result = self._written_by_earlier_try(messages)
             if earlier_result is not None:
@@ -299,15 +301,13 @@ class Conversation:
         # The position is known only now: others may have appended just before.
         return self.transaction.state.entries - len(entries), entries
 
-    def _check_append(self, messages: list[Document], move: bool) -> None:
+    def _check_append(self, agent: str, messages: list[Document], move: bool) -> None:
         """Check that the agent may append these messages, and set their sender in the list."""
-        if self._agent is None:
-            return
         self.ensure_permitted("append")
         fields = set[str]().union(*messages)
         if move or "parent" in fields or "timestamp" in fields:
             self.ensure_permitted("rewrite")
-        messages[:] = [with_sender(message, self._agent) for message in messages]
+        messages[:] = [with_sender(message, agent) for message in messages]
 
     def _encoded(self, entries: list[Document], size: int) -> list[bytes]:
         """Return the bytes of each entry. Raises InvalidInput if an entry, or the file of `size`
