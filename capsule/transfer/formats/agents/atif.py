@@ -237,6 +237,7 @@ def _step_problems(step: Fields, expected_number: int) -> Iterator[str]:
     }
     results = object_of(step.get("observation")).get("results", [])
     answered_ids = [text_of(result.get("source_call_id")) for result in objects_of(results)]
+    unknown_ids = set(answered_ids) - call_ids - {""}
     if number != expected_number:
         yield f"has the number {text_of(number)!r:.30}"
     if source not in _ROLES:
@@ -245,16 +246,21 @@ def _step_problems(step: Fields, expected_number: int) -> Iterator[str]:
         yield "has no message"
     if step.get("timestamp") is not None and moment(step["timestamp"]) is None:
         yield "has an invalid time"
-    if calls != (step.get("tool_calls") or []):
-        yield "has invalid calls"
-    if any(type(call.get("arguments")) is not dict for call in calls):
-        yield "has a call whose arguments are not an object"
+    yield from _call_problems(step, calls)
     if type(step.get("observation") or {}) is not dict:
         yield "has an invalid observation"
     if not isinstance(results, list) or len(answered_ids) != len(results):
         yield "has invalid results"
-    if any(id and id not in call_ids for id in answered_ids):
+    if unknown_ids:
         yield "has a result without a call"
+
+
+def _call_problems(step: Fields, calls: list[Fields]) -> Iterator[str]:
+    """Return the deviations of the calls of a step. `calls` are those that are objects."""
+    if calls != (step.get("tool_calls") or []):
+        yield "has invalid calls"
+    if any(type(call.get("arguments")) is not dict for call in calls):
+        yield "has a call whose arguments are not an object"
 
 
 def _drafts(record: Fields, line: int, source: Source, **links: str) -> Iterator[Draft]:

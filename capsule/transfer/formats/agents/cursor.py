@@ -132,14 +132,19 @@ def _attachments(bubble: Fields) -> list[Fields]:
     for file in objects_of(context.get("fileSelections")):
         attachments.append(_reference(file, "file"))
     for chunk in objects_of(bubble.get("attachedCodeChunks")):
-        lines = chunk.get("lines")
-        text = "\n".join(map(text_of, lines)) if isinstance(lines, list) else text_of(lines)
+        text = _text_of_lines(chunk.get("lines"))
         attachments.append(_reference(chunk, "selection") | {"text": text})
     for selection in objects_of(context.get("selections")):
-        lines = selection.get("text")
-        text = "\n".join(map(text_of, lines)) if isinstance(lines, list) else text_of(lines)
+        text = _text_of_lines(selection.get("text"))
         attachments.append(_reference(selection, "selection") | {"text": text})
     return attachments
+
+
+def _text_of_lines(lines: Any) -> str:
+    """Return a text that is stored as a list of lines, or as a text."""
+    if isinstance(lines, list):
+        return "\n".join(map(text_of, lines))
+    return text_of(lines)
 
 
 def _reference(item: Fields, kind: str) -> Fields:

@@ -438,7 +438,9 @@ def _headers_and_sessions(
                 session_lines.append(candidate)
             is_in_tool = False
         is_in_tool = (is_in_tool or line.startswith(_TOOL)) and _TOOL_END not in line
-        candidate = n if re.match(_SESSION, line) and not is_in_tool else None
+        candidate = None
+        if re.match(_SESSION, line) and not is_in_tool:
+            candidate = n
     if candidate is not None and not headers:
         session_lines.append(candidate)
     if not session_lines or (headers and headers[0] < session_lines[0]):

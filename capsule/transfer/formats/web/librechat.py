@@ -180,14 +180,19 @@ def _read(record: Fields) -> list[Fields]:
     for entry in entries:
         if entry["role"] != "tool":
             entry["role"] = role
-    counts = {"inputTokens": record.get("promptTokens")}
-    counts["inputTokens" if role == "user" else "outputTokens"] = record.get("tokenCount")
-    usage = {name: count for name, count in counts.items() if isinstance(count, int)}
+    usage = _usage(record, role)
     files = [{"name": "file", **_ATTACHED.read(file)} for file in objects_of(record.get("files"))]
     entries = _NAMES.read(record, entries, files, usage, form)
     if entries[0].get("parent") in ("", _ROOT):
         entries[0]["parent"] = None
     return entries
+
+
+def _usage(record: Fields, role: str) -> Fields:
+    """Return the token counts of a record. `tokenCount` counts the tokens of its own text."""
+    counts = {"inputTokens": record.get("promptTokens")}
+    counts["inputTokens" if role == "user" else "outputTokens"] = record.get("tokenCount")
+    return {name: count for name, count in counts.items() if isinstance(count, int)}
 
 
 def _role(record: Fields) -> str:

@@ -238,13 +238,8 @@ def _write(entries: list[Fields]) -> Fields:
     record: Fields = {
         "type": "system" if last["role"] == "system" else "text",
         "role": "assistant" if len(entries) > 1 else last["role"],
-        "content": last["content"],
+        **_write_texts(entries, form),
     }
-    if form in (_FORM_THINK, _FORM_MARKS):
-        record["content"] = _with_marks(entries, form)
-    elif isinstance(head.get("reasoning"), str):
-        field = "thinking" if form == _FORM_OLD_REASONING else "reasoningContent"
-        record[field] = head["reasoning"]
     calls = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and (form != _FORM_MARKS or all("id" in call for call in calls)):
         record["toolCalls"] = [coercion.record_of_call(call) for call in calls]
@@ -254,6 +249,18 @@ def _write(entries: list[Fields]) -> Fields:
     if "toolCallId" in last and len(entries) == 1:
         record["toolCallId"] = last["toolCallId"]
     return record | _NAMES.write(entries)
+
+
+def _write_texts(entries: list[Fields], form: Any) -> Fields:
+    """Return the text of the record for messages, and its reasoning if it has no marks."""
+    if form in (_FORM_THINK, _FORM_MARKS):
+        return {"content": _with_marks(entries, form)}
+    fields: Fields = {"content": entries[-1]["content"]}
+    reasoning = entries[0].get("reasoning")
+    if isinstance(reasoning, str):
+        name = "thinking" if form == _FORM_OLD_REASONING else "reasoningContent"
+        fields[name] = reasoning
+    return fields
 
 
 def _with_marks(entries: list[Fields], form: str) -> Pieces:
@@ -373,12 +380,7 @@ def _draft(conversation: Any, messages: _Messages, line: int, source: Source) ->
             source.tell("a message that is not an object", message_line)
     turns.without_children(records, "parent", "children")
     roots = _roots(records)
-    other_roots = [root for root in roots if not _is_default_root(root, conversation)]
-    if other_roots:
-        conversation_record = conversation | {"roots": other_roots}
-    else:
-        conversation_record = conversation
-    draft = Draft.of_head(_HEAD, conversation_record, line)
+    draft = Draft.of_head(_HEAD, _with_roots(conversation, roots), line)
     root_ids = [root["id"] for root in roots if "id" in root]
     for message_line, record in zip(lines, records, strict=True):
         draft.lines[str(record.get("id"))] = message_line
@@ -395,6 +397,14 @@ def _draft(conversation: Any, messages: _Messages, line: int, source: Source) ->
             draft.history += _TURN.to_capsule(record)
     turns.choose_newest_message(draft, "currNode", conversation)
     return draft
+
+
+def _with_roots(conversation: Fields, roots: list[Fields]) -> Fields:
+    """Return a conversation with its roots, except those that an export makes in the same way."""
+    other_roots = [root for root in roots if not _is_default_root(root, conversation)]
+    if not other_roots:
+        return conversation
+    return conversation | {"roots": other_roots}
 
 
 def _roots(records: list[Fields]) -> list[Fields]:
