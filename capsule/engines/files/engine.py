@@ -155,6 +155,9 @@ class _KnownIds(NamedTuple):
 class Caches:
     """What an engine remembers of conversations: parsed heads, and UUIDv5s among the ids.
 
+    An append that may be a retry derives the id of its message as a UUIDv5, and searches for it
+    first. It is rarely in the file, so that without the cache each search would read the whole.
+
     Several threads may use it. What belongs to a conversation is read and changed under its mutex.
     """
 
@@ -605,7 +608,7 @@ class FilesEngine:
         with ExitStack() as stack:
             held_documents = {}
             for key in sorted({(kind, id), *(read_set or ())}):
-                if key[0] != LEASES:
+                if key[0] != LEASES:  # A lease is no document, and has no mutex.
                     held_documents[key] = stack.enter_context(self.storage.hold(*key))
             self._ensure_unchanged(read_set or {})
             yield held_documents[kind, id]

@@ -6,13 +6,15 @@ checks the permission of the agent or the owner, and makes one write:
 
 | method | checks the permission | writes |
 | --- | --- | --- |
-| `append` | always, if an agent writes | the messages, and the head if the lock, title or branch changes |
+| `append` | always, if an agent writes | the messages, and the head if that changes |
 | `set_context` | always | the context and the head |
 | `change_head` | if `checks_permissions` | the head, if something changed |
 | `rewrite` | if `checks_permissions` | all, if something changed or with `keeps_time` |
 
 If another program wrote the file meanwhile, the engine raises `ConcurrentWrite`.
 `StoreInternals.change` then calls the function again, with a new transaction and `Conversation`.
+
+For an appended message, a change of the head is another lock, title or end of the active branch.
 
 A permission also depends on other documents, such as agents and projects. Their versions are the
 read set of the decision. The engine refuses the write with `ConcurrentWrite` if one of them has
