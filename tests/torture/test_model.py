@@ -342,10 +342,10 @@ class StoresOnFiles(Stores):
     def _die(self, store: Store) -> None:
         """The kernel closes the files of the process, and nothing else happens."""
         store.inner.instance_locks._stop.set()
-        for fd in store.engine.storage.leases._mine.values():
+        for fd in store.engine.storage.leases._own_instance_fds.values():
             os.close(fd)
         store.engine.storage.mutexes.close()
-        store.engine.storage.leases._mine.clear()
+        store.engine.storage.leases._own_instance_fds.clear()
 
     @precondition(lambda self: any(self.model))
     @rule()

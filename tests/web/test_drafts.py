@@ -154,7 +154,7 @@ def test_an_answer_in_the_inbox_is_kept_and_is_sent_once(
         with store.beside() as beside:
             # Tools of workers give options to each question; programs of others need not.
             question = {"kind": "question", "content": "Which slope?", "options": [], "to": None}
-            Toolkit(beside, prompt.session, prompt.batch)._say(
+            Toolkit(beside, prompt.session, prompt.batch)._send(
                 **question, expires_at="2999-01-01T00:00:00.000Z"
             )
         return CommandResult(0, "")

@@ -170,7 +170,7 @@ def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(
             def step(done, total):
                 if done * 8 >= total * int(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)
             if int(sys.argv[2]) % 2:  # Within a transaction.
-                from capsule.engines.index.tables.writer import Rows
+                from capsule.engines.index.tables.writer import IndexWriter
                 left = [7 * int(sys.argv[2])]
                 def mortal(method):
                     def call(*args, **kwargs):
@@ -178,7 +178,8 @@ def test_a_process_killed_while_it_writes_the_index_leaves_a_sound_one(
                         if left[0] < 0: os.kill(os.getpid(), signal.SIGKILL)
                         return method(*args, **kwargs)
                     return call
-                Rows.put, Rows._placed = mortal(Rows.put), mortal(Rows._placed)
+                IndexWriter.put = mortal(IndexWriter.put)
+                IndexWriter._numbered = mortal(IndexWriter._numbered)
             store.queries.refresh(progress=step)
             """,
             root,
