@@ -196,7 +196,7 @@ def capture(
         progress: Called with the number of files read so far, and of all files.
 
     Raises:
-        NotFound: There is no such directory.
+        NotFound: The directory does not exist.
         InvalidInput: A pattern is invalid, the selection is empty, or the name of the directory is
             not UTF-8.
         GitFailed, Refused: Git can't list the files, or is not installed.

@@ -193,7 +193,7 @@ def candidates(project_files: ProjectFiles, selection: FileSelection) -> FileCan
     """Return the files of a project that a selection includes, by their names and sizes alone.
 
     Raises:
-        NotFound: There is no such directory.
+        NotFound: The directory does not exist.
         InvalidInput: A pattern is invalid.
         GitFailed, Refused: Git can't list the files, or is not installed.
 
@@ -264,7 +264,7 @@ def _is_in_store(project_files: ProjectFiles, path: str) -> bool:
 
 
 def _spec(patterns: Iterable[str]) -> GitIgnoreSpec | None:
-    """Return a matcher for patterns. None: there are none."""
+    """Return a matcher for patterns, or None."""
     lines = tuple(patterns)
     if not lines:
         return None

@@ -24,7 +24,7 @@ def head_fields(document: Document) -> Document:
 
 
 def entry_with_id(history: list[Document], id: str) -> tuple[int, Document] | None:
-    """Return the position of the entry with an id, and the entry. None: there is none."""
+    """Return the position of the entry with an id, and the entry, or None."""
     for position, entry in enumerate(history):
         if entry.get("id") == id:
             return position, entry

@@ -337,7 +337,7 @@ class HeldFile(Protocol):
         """Return whether the file is as the store wrote it. Cost: one `stat`."""
 
     def read(self) -> FileContent | None:
-        """Return the whole file and its signature. None: there is none."""
+        """Return the whole file and its signature, or None."""
 
     def records(self) -> list[list[bytes]]:
         """Return the log records of the last writes, the oldest write first."""
@@ -400,7 +400,7 @@ class ExternalEdits(Protocol):
         """Yield every file among the documents of a kind, in no order."""
 
     def read_stray(self, kind: str, name: str) -> bytes | None:
-        """Return a file by its name without `.json`, unchecked. None: there is none."""
+        """Return a file by its name without `.json`, unchecked, or None."""
 
     def quarantine_file(self, kind: str, name: str, id: str, reason: str) -> str:
         """Move a file, by its name without `.json`, to the quarantine of document `id`.
@@ -415,7 +415,7 @@ class ExternalEdits(Protocol):
         """
 
     def committed_version(self, path: str) -> bytes | None:
-        """Return the version of a document in the checked-out git commit. None: there is none."""
+        """Return the version of a document in the checked-out git commit, or None."""
 
     def leftovers(self, kind: str) -> list[Leftover]:
         """Return what dead processes left, and documents whose file vanished."""
@@ -499,7 +499,7 @@ class Transaction(Protocol):
         """
 
     def find(self, id: str) -> tuple[int, Document] | None:
-        """Return the position of the entry with an id, and the entry. None: there is none.
+        """Return the position of the entry with an id, and the entry, or None.
 
         Cost: reading back to it. For a UUIDv5 that is not there: reading the entries appended since
         the last call.
@@ -648,7 +648,7 @@ class Engine(Protocol):
         """Begin a transaction on a document of a kind with entries, in a `with` block.
 
         Raises:
-            NotFound: There is no such document.
+            NotFound: The document does not exist.
             InvalidDocument: It is damaged.
             StoreBusy, Refused: Another writer has it, or the system did not permit it.
         """
@@ -704,7 +704,7 @@ class Engine(Protocol):
     def version(
         self, kind: str, id: str, cached: DocumentVersion | None = None
     ) -> DocumentVersion | None:
-        """Return the present version of a document of a kind without entries. None: there is none.
+        """Return the present version of a document of a kind without entries, or None.
 
         Args:
             kind: Its kind.

@@ -350,7 +350,7 @@ class Queries(Protocol):
         """
 
     def find(self, message: str, conversation: str | None = None) -> tuple[str, int] | None:
-        """Return the conversation and the position of a message. None: there is none.
+        """Return the conversation and the position of a message, or None.
 
         Args:
             message: The id of the message.

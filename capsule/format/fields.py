@@ -344,7 +344,7 @@ PARTS: dict[str, tuple[Field, ...]] = {
         _row("questions", "entries", "Questions of agents to people, by their ids."),
     ),
     "registry.agents": (
-        _row("folder", "text", "The folder in which its workers run."),
+        _row("folder", "text", "The folder where its workers run."),
         _row(
             "command",
             "texts",

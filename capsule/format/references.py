@@ -59,7 +59,7 @@ def resolve_prefix(
 
 
 def parse_position(reference: str, count: int) -> int | None:
-    """Return the index that `@N` or `@last` means among `count` messages. None: there is none."""
+    """Return the index that `@N` or `@last` means among `count` messages, or None."""
     index = -1
     if reference == "@last":
         index = count - 1
@@ -77,7 +77,7 @@ def find_message(history: list[dict[str, Any]], reference: str, id: str) -> int:
         id: The conversation, for the error.
 
     Raises:
-        NotFound: There is no such message.
+        NotFound: The message does not exist.
         InvalidInput: The prefix fits several.
     """
     if reference.startswith("@"):

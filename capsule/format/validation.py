@@ -58,7 +58,7 @@ class DocumentKind:
     """A kind of documents that a store shares with other clones.
 
     Attributes:
-        name: The name of the folder in which they are.
+        name: The name of the folder where they are.
         noun: What one of them is called.
         part: The name of its fields in `fields.PARTS`.
         is_id: Returns whether a text may be the id of one.

@@ -20,7 +20,7 @@ from capsule.git.setup.attributes import driver_config
 from capsule.git.setup.status import RepositoryStatus
 from capsule.store.store import CoreStore
 
-#: The program with which git starts the drivers. `-P`: files of the directory in which git starts
+#: The program with which git starts the drivers. `-P`: files of the directory where git starts
 #: them must not be imported.
 _DRIVERS = (sys.executable, "-P", "-m", "capsule_cli.drivers")
 

@@ -144,7 +144,7 @@ class InstanceLocks:
     def _admit_or_take_over(self, id: str, lock: dict[str, Any] | None) -> dict[str, Any] | None:
         """Apply the rule `locking.check_writable` to a lock, and log a takeover.
 
-        Returns the orphaned lock of a dead instance, which the write replaces. None: there is none.
+        Returns the orphaned lock of a dead instance, which the write replaces, or None.
         Raises Locked, LockLost.
         """
         try:

@@ -28,7 +28,7 @@ from capsule.rules.locking import describe
 from capsule.store.store import CoreStore
 
 #: Takes the id of a conversation and two versions of it in the clean form (as git stores it).
-#: Returns their common ancestor in the clean form. None: there is none.
+#: Returns their common ancestor in the clean form, or None.
 Ancestor = Callable[[str, bytes, bytes], "bytes | None"]
 
 
@@ -38,7 +38,7 @@ class ConflictCopy:
     Attributes:
         id: The document that it is a copy of.
         text: A description, in words.
-        line: The line at which it does not parse, from 1, otherwise 0.
+        line: The line where it does not parse, from 1, otherwise 0.
         column: The column, likewise.
         repaired: The repair, in words. None: it was not repaired.
     """

@@ -9,7 +9,7 @@ What must stay true:
   the MCP server and the Python API.
 - Registering again changes only the fields that were given, and moves nothing. The folder of a
   project always gives the same id, and no two projects share an agent.
-- Only a person names the folder in which the notices for an agent are written.
+- Only a person names the folder where the notices for an agent are written.
 - An agent learns only of agents that it may find.
 - When a stricter policy is acknowledged, no write that the old policy permitted is still running.
 """
@@ -74,7 +74,7 @@ class Agents:
 
         Args:
             name: Its name, its id, or `name@project`.
-            folder: The folder in which the program runs, without links in its path. None: none.
+            folder: The folder where the program runs, without links in its path. None: none.
 
         Returns:
             Its id. It is `name` if there is no such agent and no project to make it in.
@@ -125,7 +125,7 @@ class Agents:
 
         Args:
             name: Its name. None: that of the folder.
-            folder: The folder in which the program runs.
+            folder: The folder where the program runs.
             is_project: Whether a folder that is in no project becomes one.
         """
         path = self._directory.project_folder(folder)
@@ -259,7 +259,7 @@ class Agents:
             project: The folder of the project.
 
         Raises:
-            NotFound: There is no such agent.
+            NotFound: The agent does not exist.
             InvalidInput: An agent of the project has its name.
             Refused: The store acts for an agent.
 
@@ -292,7 +292,7 @@ class Agents:
         raise_if_denied(decide(self._store.agent, "manage", target, inputs), id)
 
     def _set_registered_folder(self, id: str, path: str) -> None:
-        """Record the folder in which a person says that an agent works. Its notices are written
+        """Record the folder where a person says that an agent works. Its notices are written
         there, and removed from the folder before.
         """
         if self._documents.registered_folder(id) not in (None, path):
@@ -432,8 +432,8 @@ class Agents:
                 with which it has a direct).
 
         Raises:
-            NotFound: There is no such agent.
-            InvalidInput: There is no such policy.
+            NotFound: The agent does not exist.
+            InvalidInput: The policy does not exist.
             Refused: The store acts for another agent.
             StoreBusy: A writer holds a conversation for too long. The policy is changed.
 
@@ -465,7 +465,7 @@ class Agents:
             reason: The reason, for people.
 
         Raises:
-            NotFound: There is no such agent.
+            NotFound: The agent does not exist.
             InvalidInput: Both are the same agent, or several have this name.
             Refused: The store acts for another agent.
             StoreBusy: A writer holds a conversation for too long. The entry is written.
@@ -482,7 +482,7 @@ class Agents:
             other, reason: As `allow` takes them.
 
         Raises:
-            NotFound: There is no such agent.
+            NotFound: The agent does not exist.
             InvalidInput: Both are the same agent, or several have this name.
             Refused: The store acts for another agent.
             StoreBusy: A writer holds a conversation for too long. The entry is written.

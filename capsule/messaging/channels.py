@@ -129,7 +129,7 @@ class Channels(TypedConversations):
                 topic. `default_topic`: the topic of a message without one.
 
         Raises:
-            NotFound: There is no such agent or project. For a member that does not exist an agent
+            NotFound: The agent or the project does not exist. For a member that does not exist an agent
                 gets Refused.
             InvalidInput: An argument can't be accepted, or there is such a channel that the agent
                 may find.

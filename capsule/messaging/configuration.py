@@ -59,7 +59,7 @@ class Action:
         on: The id of the agent, project or channel. In a refused action, the name in the file if it
             has no id.
         other: The field, or the id of the other agent or project, or of the member.
-        before, after: The value before and after. None: there is none. A value for the field
+        before, after: The value before and after, or None. A value for the field
             `access` makes a channel, and None for it archives the channel.
         by: The agent whose file declares it, and which does it. None: the store's owner.
         file: The file that declares it. Empty: it undoes an earlier apply.
@@ -126,7 +126,7 @@ class Plan:
 
 
 def current_value(store: CoreStore, key: ActionKey) -> Any:
-    """Return the present value of what an action changes. None: there is none.
+    """Return the present value of what an action changes, or None.
 
     Raises InvalidDocument.
     """
@@ -292,7 +292,7 @@ class Configuration:
 
         Args:
             folders: The folders of further projects.
-            home: The folder of the person, whose agents belong to no project. None: there are none.
+            home: The folder of the person, whose agents belong to no project, or None.
             prune: Whether to undo what an earlier apply did and no file declares any more.
 
         Raises Refused if the store acts for an agent, and InvalidDocument. Cost: copying the

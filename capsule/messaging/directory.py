@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from capsule.store.store import CoreStore
 
 
-#: The local kind of document that holds the folder in which an agent works on this machine.
+#: The local kind of document that holds the folder where an agent works on this machine.
 KIND_OF_HOMES = "homes"
 #: The one that holds where an agent can be rung.
 KIND_OF_BELLS = "doorbells"
@@ -134,7 +134,7 @@ class DocumentCollection:
         return document
 
     def find(self, id: str) -> Document | None:
-        """Return a document as `read` does. None: there is none."""
+        """Return a document as `read` does, or None."""
         found = self.find_with_version(id)
         if found is None:
             return None
@@ -278,7 +278,7 @@ class AgentDocuments(DocumentCollection):
         return str(home.get("project"))
 
     def set_registered_folder(self, id: str, path: str) -> None:
-        """Record the folder in which an agent works on this machine.
+        """Record the folder where an agent works on this machine.
 
         Cost: reading a small file, and writing it if the folder is new.
         """
@@ -661,7 +661,7 @@ class AgentDirectory(AccessGuard):
 
         Args:
             text: `name@project`, or the name of an agent in the project of the folder, or an id.
-            folder: The folder in which the program runs, without links in its path. None: none.
+            folder: The folder where the program runs, without links in its path. None: none.
 
         Returns:
             The id, also of an agent that is not registered. None: the agent has yet to be made in
@@ -710,7 +710,7 @@ def acting_agent(name: str, project: str | None, agents: Iterable[AgentProfile])
 
     Args:
         name: The name or the id that was given.
-        project: The project of the folder in which the program runs. None: the folder is in no
+        project: The project of the folder where the program runs. None: the folder is in no
             project of the store.
         agents: The agents of the store. Only those of this name or id count.
 

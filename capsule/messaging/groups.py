@@ -147,7 +147,7 @@ class Groups(TypedConversations):
                 `all`: everything.
 
         Raises:
-            NotFound: There is no such agent. An agent gets Refused instead.
+            NotFound: The agent does not exist. An agent gets Refused instead.
             InvalidInput: The name or `history` can't be accepted, or nobody would take part.
             Refused: One of the agents lets the maker not write to it, as `agents.discover` says.
             StorageFailed: The system refused a read or a write.

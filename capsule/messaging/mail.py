@@ -261,8 +261,8 @@ class History(NamedTuple):
 
     Attributes:
         messages: The messages, oldest first.
-        before: The cursor of the messages before them. None: there are none.
-        after: The cursor of the messages after them. None: there are none.
+        before: The cursor of the messages before them, or None.
+        after: The cursor of the messages after them, or None.
     """
 
     messages: list[Mail]

@@ -144,7 +144,7 @@ class Messages:
             seen: The last message that the sender saw there, as `Store.append_once` takes it.
 
         Raises:
-            NotFound: There is no such agent, conversation or channel.
+            NotFound: The agent, conversation or channel does not exist.
             InvalidInput: An argument can't be accepted, the channel requires a topic, the message
                 would reach nobody, or there are newer messages than `seen`.
             Refused: The sender may not write there, or to this agent, or writes to itself.
@@ -543,11 +543,11 @@ class Messages:
             agent: The reader.
             timeout_s: How long to wait, in seconds. 0: not at all.
             conversation: Only this conversation. None: all in which the agent takes part.
-            topic, thread: Only what is in this topic, or in this thread.
+            topic, thread: Only messages in this topic, or in this thread.
             limit: The largest number of messages.
 
         Raises:
-            NotFound: There is no such agent or conversation.
+            NotFound: The agent or the conversation does not exist.
             InvalidInput: Both a topic and a thread are given.
             Refused: The agent does not take part in the conversation.
 
@@ -587,7 +587,7 @@ class Messages:
             agent, timeout_s, conversation, topic, thread, limit: As `listen` takes them.
 
         Raises:
-            NotFound: There is no such agent or conversation.
+            NotFound: The agent or the conversation does not exist.
             InvalidInput: Both a topic and a thread are given.
             Refused: The agent does not take part in the conversation.
 
@@ -687,7 +687,7 @@ class Messages:
                 conversation.
 
         Raises:
-            NotFound: There is no such agent, conversation or message.
+            NotFound: The agent, conversation or message does not exist.
             InvalidInput: The cursor can't be accepted.
 
         Cost: writing a small file.
@@ -731,7 +731,7 @@ class Messages:
 
         Args:
             agent: The reader.
-            topic, thread: Only what is in this topic, or in this thread.
+            topic, thread: Only messages in this topic, or in this thread.
 
         Raises NotFound, Refused, InvalidInput. Cost: bringing the index up to date, and some
         microseconds for each conversation.
@@ -862,11 +862,11 @@ class Messages:
             limit: The largest number of messages.
             before: `History.before` of another page: the messages before it.
             after: `History.after` of another page: the messages after it.
-            topic, thread: Only what is in this topic, or in this thread.
+            topic, thread: Only messages in this topic, or in this thread.
             where: Only messages that fit this filter, as `Store.search` takes it.
 
         Raises:
-            NotFound: There is no such conversation.
+            NotFound: The conversation does not exist.
             Refused: The agent does not take part in it.
             InvalidInput: A cursor or the filter can't be accepted.
 

@@ -192,7 +192,7 @@ def remove_blocks(store: CoreStore, agent: str) -> list[str]:
         The paths of the files that were changed.
 
     Raises:
-        NotFound: There is no such agent.
+        NotFound: The agent does not exist.
         InvalidDocument: A block is broken, or a file is no text.
         Refused, StorageFailed: The system refused a read or a write, or the file is outside of the project.
         StoreBusy: Other programs write the file again and again.

@@ -122,7 +122,7 @@ class Projects:
             The project `a`.
 
         Raises:
-            NotFound: There is no such project.
+            NotFound: The project does not exist.
             InvalidInput: The direction can't be accepted, or both are the same project.
             Refused: The store acts for an agent.
 

@@ -100,7 +100,7 @@ class AccessGuard:
             store: The store, which still acts for the owner. It makes the agent if need be.
             text: The agent's id, `name@project`, or the name of an agent in the project of the
                 folder.
-            folder: The folder in which `text` was given, or None.
+            folder: The folder where `text` was given, or None.
 
         Raises InvalidInput, NotFound.
         """
@@ -173,7 +173,7 @@ class StoreInternals(Generic[S]):
 
         Args:
             agent: The agent, as `AccessGuard.identity_for` takes it.
-            folder: The folder in which `agent` was given, or None.
+            folder: The folder where `agent` was given, or None.
         """
         from capsule.store.view import AgentView
 

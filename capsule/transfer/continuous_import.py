@@ -279,5 +279,5 @@ class FolderWatch:
         return is_entered(folder, top, on_the_way=True)
 
     def _top_of(self, path: str) -> str:
-        """Return the given folder in which a path is, or that it is. Empty: it is in none."""
+        """Return the given folder where a path is, or that it is. Empty: it is in none."""
         return next((top for top in self._tops if f"{path}/".startswith(f"{top}/")), "")

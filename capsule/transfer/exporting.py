@@ -122,7 +122,7 @@ class Export:
 
         Raises:
             Refused: Something else is in the folder, or a package is missing.
-            NotFound: There is no such conversation.
+            NotFound: The conversation does not exist.
             InvalidDocument: A file does not parse.
             StorageFailed: The system refused a read or a write.
 

@@ -168,7 +168,7 @@ class Draft:
             Without `id`, the position is the id. Without `parent`, a message answers the one before
             it. A `parent` of None is a root. An entry without `role` is no message: messages that
             answer it answer its parent. An attachment may have `data`, its bytes or a `Source`.
-        line: The line of the file at which it begins.
+        line: The line of the file where it begins.
         lines: The lines of messages by their ids, in a file in which they have lines of their own.
         is_own: Whether its ids are those of a capsule: it was exported from one.
         source_digests: For a writer: the digests of the messages of the source, as the last import

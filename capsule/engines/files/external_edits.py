@@ -102,7 +102,7 @@ def reconcile_external_edit(
             memory mapping may leave it unchanged.
 
     Raises:
-        NotFound: There is no such document.
+        NotFound: The document does not exist.
         InvalidDocument: It does not parse or is no capsule, and no crash can have left it so.
         ConcurrentWrite: Another program wrote it meanwhile.
 
@@ -388,7 +388,7 @@ def replaced_versions(path: str, data: bytes) -> list[bytes] | None:
 
 
 def committed_version(path: str) -> bytes | None:
-    """Return the version of a document in HEAD. None: there is none. Runs git."""
+    """Return the version of a document in HEAD, or None. Runs git."""
     contents = _ask_git(
         path, lambda git, name: _contents(git, [f"HEAD:{name}"], time.monotonic() + _GIT_TIMEOUT_S)
     )

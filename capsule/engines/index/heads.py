@@ -109,7 +109,7 @@ class SortedHeads:
         return reversed(self._heads) if self._is_reversed else iter(self._heads)
 
     def replace(self, old: Head | None, new: Head | None) -> None:
-        """Remove one head and insert another. None: there is none.
+        """Remove one head and insert another. Either may be None.
 
         Cost: moving pointers, and few comparisons.
         """

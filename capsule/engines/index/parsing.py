@@ -279,7 +279,7 @@ def _tokens(text: str) -> int:
 
 
 def tools_of(entry: dict[str, Any]) -> str | None:
-    """Return tool calls and reasoning as text. None: there are none."""
+    """Return tool calls and reasoning as text, or None."""
     if "reasoning" not in entry and "toolCalls" not in entry:
         return None
     parts = []

@@ -323,7 +323,7 @@ class MemoryEngine:
 
     @contextmanager
     def _exclusive(self, kind: str, id: str) -> Iterator[MemoryVersion | None]:
-        """Lock a document in a `with` block, which gets its version. None: there is none."""
+        """Lock a document in a `with` block, which gets its version, or None."""
         with self._thread_lock:
             lock = self._locks.setdefault((kind, check_id(id)), threading.Lock())
         _acquire(lock, self._timeout_s, id, self.name(kind, id))

@@ -264,7 +264,7 @@ class PostgresTransaction:
 
 
 def _first_difference(old_bodies: list[str], new_bodies: list[str]) -> int:
-    """Return the first position at which two lists of entries differ."""
+    """Return the first position where two lists of entries differ."""
     for position, (old_body, new_body) in enumerate(zip(old_bodies, new_bodies, strict=False)):
         if old_body != new_body:
             return position

@@ -52,7 +52,7 @@ class Head:
         channel: The fields of a channel; None: it is no channel.
         source: The program that it was imported from, by the name of its format; empty: it was
             written here.
-        folder: The folder in which the imported session ran, or else that of the project in the
+        folder: The folder where the imported session ran, or else that of the project in the
             context; empty: none. A head that was made without the context lacks the latter.
         lock: The active lock in the capsule; None: it has none.
         path: The file.

@@ -329,7 +329,7 @@ def merge_fields(
 ) -> MergeResult:
     """Merge two versions of a document without a history.
 
-    `base` is the common ancestor. None: there is none.
+    `base` is the common ancestor, or None.
     """
     base_fields = kind.ordered(base or {})
     our_fields = kind.ordered(ours)

@@ -781,7 +781,7 @@ class HistoryMerge:
         return parent_ids, line_ids
 
     def _winner_of(self, id: str) -> str | None:
-        """Return the message of which this one is a lost version. None: there is none."""
+        """Return the message of which this one is a lost version, or None."""
         visited: set[str] = set()
         candidate = id
         while self.parents[candidate] is NEXT_TO_WINNER:

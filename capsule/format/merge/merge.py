@@ -52,7 +52,7 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
     them.
 
     Args:
-        base: The common ancestor. None: there is none.
+        base: The common ancestor, or None.
         ours, theirs: The versions.
         path: The name of the file, for the error.
 

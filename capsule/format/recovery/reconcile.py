@@ -78,7 +78,7 @@ def append_records(
         updated_at: The `updatedAt` that the append writes.
         entries: The messages.
         count: The number of messages in the document after the append.
-        offset: The byte at which they are spliced into the file. -1: they are not spliced in. Only
+        offset: The byte where they are spliced into the file. -1: they are not spliced in. Only
             the first record has it.
     """
     encoded = list(map(orjson.dumps, entries))

@@ -55,7 +55,7 @@ class LoggedSplice(NamedTuple):
     """A splice from the log.
 
     Attributes:
-        offset: The byte of the file at which it was written.
+        offset: The byte of the file where it was written.
         entries: The messages as they are in the file.
         updated_at: The `updatedAt` that it wrote.
     """
@@ -80,7 +80,7 @@ def truncate_to_checkpoint(data: bytes, offset: int, updated_at: str) -> bytes |
 
     Args:
         data: A file that does not parse, or is not valid.
-        offset: The byte at which its entries ended at the last flush.
+        offset: The byte where its entries ended at the last flush.
         updated_at: An `updatedAt` for the file, if its own is torn.
 
     Returns:
@@ -252,7 +252,7 @@ def _is_torn_tail(tail: bytes, offset: int, *, first: bool) -> bool:
 
     Args:
         tail: The bytes.
-        offset: The byte of the file at which they begin.
+        offset: The byte of the file where they begin.
         first: Whether there is no entry before them.
     """
     closing, opening = _delimiters(first=first)

@@ -499,7 +499,7 @@ def plan_switch(
         step: How many siblings further; negative: back.
 
     Raises:
-        NotFound: There is no such message.
+        NotFound: The message does not exist.
         InvalidInput: There is no such sibling, or no other branch.
     """
     tree = Tree(history)

@@ -423,7 +423,7 @@ class Autocommit:
         self._clock = clock
         self._last_run = clock()
         self._last_error = ""
-        #: The times of the first and the last change that is not committed. None: there is none.
+        #: The times of the first and the last change that is not committed, or None.
         #: Changes before the start are committed at once.
         self._pending: tuple[float, float] | None = (
             self._last_run - after_s,

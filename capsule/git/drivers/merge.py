@@ -61,7 +61,7 @@ def merge_files(
         files: The three files.
         path: The document's path in the repository.
         marker_size: The length of git's conflict markers.
-        directory: The directory in which git runs the driver.
+        directory: The directory where git runs the driver.
 
     Returns:
         Whether git may continue, and the lines of the message.

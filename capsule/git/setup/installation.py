@@ -257,7 +257,7 @@ def install_hook(hook: Hook) -> bool:
 def uninstall_hook(
     repository: Repository, *, everywhere: bool = False
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Remove Capsule's line from every hook that may have it: in the folder in which git finds
+    """Remove Capsule's line from every hook that may have it: in the folder where git finds
     hooks now, and in git's default folder.
 
     Returns:

@@ -64,7 +64,7 @@ def probe(
 
     Args:
         launch: How the entry starts the server.
-        cwd: The folder in which the program would start it, unless the entry names one.
+        cwd: The folder where the program would start it, unless the entry names one.
         store: The store that it has to serve. None: any.
         timeout_s: Seconds for starting the server, all requests and stopping it. Finding the store
             before that may take as long again.

@@ -333,7 +333,7 @@ class SettingsFile:
         return (*self.client.servers, NAME)
 
     def entry(self) -> ServerEntry | None:
-        """Return our entry. None: there is none."""
+        """Return our entry, or None."""
         value: Any = self.value
         for key in self.keys:
             value = value.get(key) if isinstance(value, dict) else None

@@ -170,7 +170,7 @@ def pick(
 
 
 def next_due(session_state: SessionState, now: str, *, just_started: bool = True) -> str | None:
-    """Return the time at which a message that wakes is due: `now` or later. None: there is none.
+    """Return the time at which a message that wakes is due: `now` or later, or None.
 
     The arguments are as for `pick`.
     """

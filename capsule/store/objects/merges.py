@@ -116,7 +116,7 @@ class IncomingVersions:
         Args:
             kind: Its kind, by the name in `KINDS`.
             id: Its id.
-            base: The common ancestor of both versions, in the clean form. None: there is none.
+            base: The common ancestor of both versions, in the clean form, or None.
             theirs: The other version, in the clean form. None: it was deleted in the other clone.
 
         Raises:

@@ -148,7 +148,7 @@ class CapsuleSession:
         await to_thread.run_sync(self._items.add, items)
 
     async def pop_item(self) -> Any | None:
-        """Move the newest message to the trash, and return its last item. None: there is none.
+        """Move the newest message to the trash, and return its last item, or None.
 
         Raises the errors of `Store.append`. Cost: reading and writing the file.
         """

@@ -1,6 +1,6 @@
 """Read JSON from a stream: the elements of one array, the lines of a log, or one object.
 
-Each value comes with the line at which it begins. The beginning of a file decides which of the
+Each value comes with the line where it begins. The beginning of a file decides which of the
 three forms it has. An array is read through a buffer, which is filled with the next text if a value
 may be cut at its end. After a damaged element, reading continues at the next object that begins
 with the same keys as the elements before it.
@@ -30,7 +30,7 @@ MAX_VALUE_BYTES = 64 << 20
 END_MISSING = "the end is missing"
 #: The form of a file. Empty: it has no JSON.
 Shape = Literal["array", "lines", "object", ""]
-#: An object, after the line at which it begins.
+#: An object, after the line where it begins.
 Record = tuple[int, dict[str, Any]]
 #: Gets a problem and its line.
 ReportProblem = Callable[[str, int | None], None]
@@ -171,7 +171,7 @@ def first_values(head: bytes) -> tuple[dict[str, Any], ...]:
 def json_records(
     chunks: Iterable[bytes], head: bytes, report_problem: ReportProblem
 ) -> Iterator[Record]:
-    """Return the objects of a file, each with the line at which it begins.
+    """Return the objects of a file, each with the line where it begins.
 
     Args:
         chunks: The content of the file.

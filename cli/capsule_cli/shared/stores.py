@@ -36,7 +36,7 @@ def agent_name() -> str | None:
 
 
 def session_name() -> str | None:
-    """Return the session for which a worker runs this process. None: there is none. A command in a
+    """Return the session for which a worker runs this process, or None. A command in a
     session acts only for the agent of the session.
     """
     return os.environ.get("CAPSULE_SESSION") or None
@@ -93,7 +93,7 @@ def open_core_store(*, keep_locks: bool = False) -> AbstractContextManager[CoreS
 
 
 def agent_folder() -> str | None:
-    """Return the folder in which an agent's name is looked up. None inside a session: a worker
+    """Return the folder where an agent's name is looked up. None inside a session: a worker
     passes the agent's id.
     """
     return None if session_name() else current_folder()

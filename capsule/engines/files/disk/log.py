@@ -91,7 +91,7 @@ class Flushed(NamedTuple):
     """The proof that a document was flushed with every line of its log. Made only after the flush.
 
     Attributes:
-        entries_end: The byte at which its entries end. -1: it is not known.
+        entries_end: The byte where its entries end. -1: it is not known.
     """
 
     entries_end: int
@@ -104,7 +104,7 @@ class LogEvidence(NamedTuple):
         certain_writes: The number of logged writes that the document certainly contains. After an
             interrupted write: all but the last. Without a header of this run of the machine: those
             before the last checkpoint. None: all.
-        checkpoint_end: The byte at which the entries of the document ended at the last checkpoint.
+        checkpoint_end: The byte where the entries of the document ended at the last checkpoint.
             -1: it is not known, or a header says more.
     """
 

@@ -199,7 +199,7 @@ def corpus_of(
 
     Args:
         text_count: Their number.
-        average_length: Their average length. None: there are none.
+        average_length: Their average length, or None.
         counts: For each phrase, the number of texts that have it.
         phrases: The phrases of the query.
         weights: The weight of each column of a text.

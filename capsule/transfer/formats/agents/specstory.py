@@ -449,7 +449,7 @@ def _headers_and_sessions(
 
 
 def _title_line(lines: list[str], session_line: int) -> int:
-    """Return the line at which a session begins: its title, if it is above the session's line."""
+    """Return the line where a session begins: its title, if it is above the session's line."""
     previous = next((n for n in range(session_line - 1, -1, -1) if lines[n].strip()), session_line)
     return previous if lines[previous].startswith("# ") else session_line
 

@@ -159,7 +159,7 @@ class _EntryCheck:
         path: The settings file.
         problems: What is wrong.
         report: The answers of the server. None: it was not started.
-        entry: The entry. None: there is none.
+        entry: The entry, or None.
     """
 
     client: McpProgram

@@ -80,7 +80,7 @@ def _answer(
 
 
 def _session_folder(hook_input: dict[str, Any]) -> str:
-    """Return the folder in which the session began, if the client names it, else the session's
+    """Return the folder where the session began, if the client names it, else the session's
     folder.
     """
     start_folder = os.environ.get("CLAUDE_PROJECT_DIR") or os.environ.get("GEMINI_PROJECT_DIR")
