@@ -121,7 +121,7 @@ def test_an_uncommitted_message_comes_back_with_a_warning(
             store.append(id, content=" ".join(command))
             clone.git(*command)
             assert contents(store, id)[-1] == " ".join(command)
-            assert f"{id}.json: was put back as the last commit has it" in caplog.text
+            assert f"{id}.json: was reset to the last commit, by git or by an editor" in caplog.text
         caplog.clear()
         clone.commit()
 

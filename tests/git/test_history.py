@@ -349,7 +349,7 @@ def test_without_a_repository_no_command_begins(tmp_path: Path) -> None:
         *("git commit --follow", "git commit", "git sync", "git status", "git setup"),
     ):
         ran = clone.capsule(*words.split(), expect=3)
-        assert "lies in no git repository; make one with: git init" in ran.err, words
+        assert "is not in a git repository; make one with: git init" in ran.err, words
 
 
 # -- The commands ----------------------------------------------------------------------------------

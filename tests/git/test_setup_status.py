@@ -73,7 +73,7 @@ def test_status_first_reports_attributes_that_the_clone_does_not_know(
     conversation(other, "Hello")
     state = state_of(other)
     assert kinds(state)[0] == "drivers"
-    assert "this clone does not know what they mean" in state.findings[0].what
+    assert "this clone has no programs for them" in state.findings[0].what
     assert state.findings[0].todo == "run: capsule git setup"
     assert not state.is_fine
     other.setup()
@@ -308,7 +308,7 @@ def test_status_says_what_an_older_git_lacks(
     state = state_of(fine)
     assert state.git == "2.30.2" and state.is_fine
     what = "capsule git sync, if it merges other files than conversations"
-    assert f"lacks what this needs: {what}: install git 2.38 or newer" in words(state)
+    assert f"is too old for this: {what}: install git 2.38 or newer" in words(state)
 
 
 def test_status_of_two_stores_in_one_repository_is_separate(tmp_path: Path) -> None:

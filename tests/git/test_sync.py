@@ -207,7 +207,7 @@ def test_a_sync_gives_up_after_ten_pushes_by_others(clones: Two) -> None:
             say(ben, id, "first!")
             sync_of(ben)
 
-    with pytest.raises(GitFailed, match=r"others kept pushing .* sync again"):
+    with pytest.raises(GitFailed, match=r"others pushed to .* 10 times in a row; .* sync again"):
         sync_of(anna, overtake)
     sync_of(anna)
     assert contents(anna, id).count("first!") == 10

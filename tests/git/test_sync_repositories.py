@@ -113,7 +113,7 @@ def test_a_damaged_file_stops_a_sync_only_if_it_was_changed_there_too(clones: Tw
     say(anna, id, "again")
     say(anna, other, "from anna")
     sync_of(anna)
-    with pytest.raises(InvalidDocument, match=r"mend it, then sync again"):
+    with pytest.raises(InvalidDocument, match=r"repair it, then sync again"):
         sync_of(ben)
     assert contents(ben, id) == ["one", "from anna"]
     assert ben.file(other).read_bytes() == b'{"id": '

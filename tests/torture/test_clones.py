@@ -47,7 +47,7 @@ _TYPES = ("group", "channel", "direct", "chat")
 _PAUSE_S = 0.06 if LONG else 0.02
 #: Errors that pass by themselves: the git of a killed sync is still running, or others pushed first
 #: ten times.
-_PASSING = (".lock", "kept pushing", "cannot lock ref", "works in")
+_PASSING = (".lock", "pushed to", "cannot lock ref", "works in")
 
 
 @dataclass

@@ -192,7 +192,7 @@ def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
 
 @pytest.mark.slow
 def test_a_test_rings_everywhere_and_says_what_happened(agents: Any, tmp_path: Path) -> None:
-    assert "nowhere" in agents("agent", "wake", "test", "--as", "bob", expect=1).stderr
+    assert "bob has no doorbell" in agents("agent", "wake", "test", "--as", "bob", expect=1).stderr
     heard = tmp_path / "heard"
     code = f"import sys; open({str(heard)!r}, 'w').write(sys.stdin.read())"
     agents(
