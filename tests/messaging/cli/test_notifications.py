@@ -63,7 +63,9 @@ def test_a_block_that_could_not_be_written_is_an_error(capsule: Any, tmp_path: P
     too_long = (
         "A" * 250
     )  # As a file it would do, but the temporary one beside it has a longer name.
-    (Path(capsule.root) / "capsule.toml").write_text(f'[notifications]\nfiles = ["{too_long}"]\n')
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'[notifications]\nfiles = ["{too_long}"]\n')
+    capsule("store", "settings", "--set", str(settings))
     capsule("agent", "register", "--as", "anna")
     capsule("agent", "register", "--as", "bob", "--project", str(tmp_path))
     assert too_long in capsule("send", "--as", "anna", "--to", "bob", "Hello").stderr
