@@ -2,7 +2,8 @@
 
 A change is planned first, as a `SettingsChange`, and then applied. The program's own command makes
 it, if there is one. Otherwise the file is changed if it is plain JSON or does not exist yet. A file
-of TOML, or one that would lose comments, is not changed: a person gets the text to paste.
+of TOML, or one that would lose comments, is not changed: a person gets the text to paste. A file of
+TOML that has only what `install` wrote is emptied.
 
 What must stay true: only the entry `capsule` changes. An entry of that name that starts another
 program stays, unless it is to be replaced. A plan is complete before anything is done.
@@ -19,7 +20,7 @@ import posixpath
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -354,23 +355,21 @@ class SettingsFile:
         """Return the plan that sets our entry to `value`. None removes the entry."""
         name = ".".join(self.keys)
         is_toml = self.path.endswith(".toml")
-        # A text and a list of texts have the same form in TOML and in JSON.
-        lines = [f"[{name}]"]
-        for key, part in (value or {}).items():
-            lines.append(f"{key} = {json.dumps(part, ensure_ascii=False)}")
-        toml = "\n".join(lines)
-        is_empty = not (self.text or "").strip()
+        present = self.entry()
+        old_text = (self.text or "").strip()
         new_text = None
         if not is_toml:
             new_text = self._json(value)
-        elif is_empty and value is not None:
-            new_text = f"{toml}\n"
+        elif not old_text and value is not None:
+            new_text = f"{_toml_table(name, value)}\n"
+        elif value is None and present and old_text == _toml_table(name, present.value):
+            new_text = ""  # The file has only what `install` wrote.
         if new_text is not None:
             return SettingsChange(self.client, scope, self.path, before=self.text, after=new_text)
         if value is None:
             paste = f"take {name} out of it"
         elif is_toml:
-            paste = toml
+            paste = _toml_table(name, value)
         else:
             paste = SettingsFile(self.client, self.path, None, {})._json(value) or ""
         return SettingsChange(self.client, scope, self.path, paste=paste)
@@ -392,6 +391,14 @@ class SettingsFile:
         after = json.dumps(new_value, indent=indent[1] if indent else 2, ensure_ascii=False)
         newline = "\r\n" if "\r\n" in text else "\n"
         return after.replace("\n", newline) + (newline if not text or text.endswith("\n") else "")
+
+
+def _toml_table(name: str, value: Mapping[str, Any]) -> str:
+    """Return a TOML table of texts and lists of texts, which have the same form as in JSON."""
+    lines = [f"[{name}]"]
+    for key, part in value.items():
+        lines.append(f"{key} = {json.dumps(part, ensure_ascii=False)}")
+    return "\n".join(lines)
 
 
 def _set_nested(document: Any, keys: tuple[str, ...], value: dict[str, Any] | None) -> Any:

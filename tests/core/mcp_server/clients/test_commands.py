@@ -130,6 +130,20 @@ def test_what_to_paste_is_said_and_the_other_files_are_changed(
     }
 
 
+def test_a_toml_file_that_only_install_wrote_is_emptied_and_any_other_stays(
+    capsule: Program, places: MachinePaths
+) -> None:
+    path = Path(places.project, ".codex", "config.toml")
+    capsule("mcp", "install", "codex", "--settings", "project")
+    written = path.read_text()
+    capsule("mcp", "uninstall", "codex", "--settings", "project")
+    assert path.read_text() == ""
+    path.write_text(f"# mine\n{written}")
+    answer = capsule("mcp", "uninstall", "codex", "--settings", "project", expect=1)
+    assert "take mcp_servers.capsule out of it" in answer.stdout
+    assert path.read_text() == f"# mine\n{written}"
+
+
 def test_a_dry_run_shows_the_change_and_makes_none(capsule: Program, places: MachinePaths) -> None:
     said = capsule("mcp", "install", "zed", "cursor", "--settings", "project", "--dry-run").stdout
     assert "+++ " + os.path.join(places.project, ".cursor", "mcp.json") in said
