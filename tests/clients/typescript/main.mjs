@@ -204,7 +204,7 @@ await step("asked, and agreed: it is deleted", async () => {
   answer = { action: "accept", content: { yes: true } };
   told(await session.call("delete_conversation", { id }));
   assert.equal(questions.length, 2);
-  assert.ok((await capsule("trash")).includes(id.slice(0, 8)));
+  assert.ok((await capsule("trash", "list")).includes(id.slice(0, 8)));
 });
 
 await step("close", () => session.close());
