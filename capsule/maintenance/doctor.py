@@ -8,8 +8,8 @@ What must stay true: each document is examined by itself. An error in one is a f
 others are examined. Without `repair` nothing is changed. A repair keeps the original in the
 quarantine or the trash. A write in progress is no finding.
 
-A *kind* is that of a document, such as conversations or agents, that of a finding
-(`DoctorFinding.kind`), or that of a leftover. The names say which.
+Documents have a kind, such as conversations or agents. Findings (`DoctorFinding.kind`) and leftovers
+have kinds of their own.
 """
 
 from __future__ import annotations

@@ -173,10 +173,10 @@ def repaired_file(
     *,
     is_requested: bool = False,
 ) -> RepairedFile | None:
-    """Repair a file that is not valid, and say what was done. None: it must be left alone.
+    """Return an invalid file as it is after a repair, with a description of the repair.
 
-    Without a request, a file is repaired only if the log has the very write that tore it, or if
-    nobody can still be saving it.
+    None: the file must be left alone. Without a request, a file is repaired only if the log has the
+    very write that tore it, or if nobody can still be saving it.
 
     Args:
         held_document: The document, under its mutex.

@@ -432,7 +432,7 @@ class FileStorage:
     committed_version = staticmethod(committed_version)
 
     def clear_temporary(self, kind: str, id: str) -> str:
-        """Remove a temporary file that a dead writer left, and say what was done.
+        """Remove a temporary file that a dead writer left. Return a description of the removal.
 
         The caller holds the document's mutex. Raises `OSError`.
         """

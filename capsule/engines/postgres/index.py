@@ -272,7 +272,7 @@ class PostgresIndex(Index):
                     self._source.write(f"ANALYZE @{table}")
 
     def _update_batch(self) -> tuple[int, int]:
-        """Index a part of what is missing. Returns the bytes of this part, and the remaining bytes."""
+        """Index a batch of missing messages. Return its size and the remaining size, in bytes."""
         with self._transaction(_WRITE) as tables:
             tables.query(_LOCK)
             ((snapshot,),) = tables.query("SELECT pg_current_snapshot()::text")

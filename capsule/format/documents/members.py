@@ -224,9 +224,10 @@ def _with_changed(
 
     Args:
         value: The list.
-        ids: The agents. Only those of which `Member.is_in` equals `are_in` are changed.
+        ids: The agents.
         fields: Their new fields. None removes one.
-        are_in: See `ids`. False: the agents join, and those that are no members are added.
+        are_in: True: only agents that are in get the fields. False: only agents that are not in
+            get them, and those that are no members are added.
     """
     is_in = {member.id: member.is_in for member in members_in(value)}
     pending = dict.fromkeys(id for id in ids if is_in.get(id, False) is are_in)

@@ -237,7 +237,7 @@ def _syntax_fault(error: json.JSONDecodeError, text: str) -> _Fault:
 
 
 def _syntax_reason(error: json.JSONDecodeError, text: str) -> str:
-    """Return what is wrong, and the remedy."""
+    """Return a description of the error, with the remedy."""
     if not text.strip():
         return "the file is empty; restore it from a backup, or delete it"
     following = text[error.pos :].lstrip()

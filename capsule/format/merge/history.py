@@ -704,8 +704,8 @@ class HistoryMerge:
     ) -> Parent:
         """Return the parent, or its nearest ancestor that is in the result.
 
-        Note a deleted parent of a message that the base does not have. `is_new` says that only
-        `side` has the message: then a person is told.
+        Records a deleted parent of a message that the base does not have. If `is_new`, only `side`
+        has the message, and a note for a person reports the deleted parent.
         """
         if not isinstance(parent, str) or parent in self.result_entries:
             return parent

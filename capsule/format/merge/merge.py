@@ -60,7 +60,7 @@ def merge(base: Document | None, ours: Document, theirs: Document, path: str = "
         InvalidDocument: They are not versions of one conversation, or one is of a newer major
             version.
 
-    Cost: about that of parsing the three. Messages that they share are compared once.
+    Cost: about as much as parsing the three versions. Messages that they share are compared once.
     """
     base_version = _EMPTY if base is None else _clean_version(base, path)
     our_version = _clean_version(ours, path, base_version)

@@ -556,10 +556,10 @@ class _LoggedCopy:
 
 
 class _LoggedMessage:
-    """What the log knows of the messages with one id, of which there is nearly always one.
+    """The history in the log of the messages with one id. Nearly always it is one message.
 
     Attributes:
-        copies: Those that the document has.
+        copies: The messages that the document has.
         digests: The digests of all contents that they had.
         removed_by: The store's write that removed them. None: they are present, or a person removed
             them.

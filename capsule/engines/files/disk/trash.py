@@ -1,4 +1,4 @@
-"""The trash and the quarantine of a store: what was deleted, and what was damaged or replaced.
+"""The trash of a store, for deleted documents, and its quarantine, for damaged or replaced files.
 
 Both are directories in `.capsule/`. The name of a file there says which document it is of, when it
 came there, and in the quarantine why: `{kind}~{id}~{time}~{n}.json` or
