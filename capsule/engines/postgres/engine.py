@@ -45,7 +45,6 @@ from capsule.engines.postgres.writing import (
     number_of,
 )
 from capsule.errors import CapsuleError, ConcurrentWrite, Refused, Remedy, StorageFailed, StoreBusy
-from capsule.format.documents.head import ParsedHead
 from capsule.format.json import codec
 from capsule.ids import check_id
 from capsule.process_forks import call_in_child
@@ -157,20 +156,8 @@ class PostgresEngine:
         row = self.database.first_row(_STATE, kind, id)
         if row is None:
             raise not_found(kind, id)
-        version, tag, era, entries, size, updated_at, newest, time, ends_active, head = row
-        fields = layout.head_of(head, updated_at, self.name(kind, id)) if head else {}
-        state = RowState(
-            version=version,
-            tag=tag,
-            era=era,
-            entries=entries,
-            size=size,
-            updated_at=updated_at,
-            newest=newest,
-            time=time,
-            ends_active=ends_active,
-            head=ParsedHead(layout.tag_of(tag), fields),
-        )
+        *columns, head = row
+        state = layout.row_state(columns, head, self.name(kind, id))
         return self._remember_state(kind, id, state)
 
     def _remember_state(self, kind: str, id: str, state: RowState) -> RowState:

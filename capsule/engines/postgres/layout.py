@@ -13,7 +13,7 @@ is read. This module reads and writes nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from capsule.engines.entries import head_fields
@@ -94,6 +94,19 @@ def encode_fields(fields: Document) -> str:
 def head_of(head: str, updated_at: str, name: str) -> Document:
     """Return the fields of a text that `encode_fields` made. `name` names the document in errors."""
     return codec.decode(b"{\n" + _with_time(head, updated_at).encode() + b"\n}\n", name)
+
+
+def row_state(columns: Sequence[Any], head: str, name: str) -> RowState:
+    """Return the state of a document from its row.
+
+    Args:
+        columns: The fields of `RowState` without the last one, in their order.
+        head: The text of the head. Empty: documents of this kind have none.
+        name: The name of the document, for errors.
+    """
+    _, tag, _, _, _, updated_at, *_ = columns
+    fields = head_of(head, updated_at, name) if head else {}
+    return RowState._make((*columns, ParsedHead(tag_of(tag), fields)))
 
 
 def _with_time(head: str, updated_at: str) -> str:

@@ -132,30 +132,15 @@ class DocumentWriter:
             "trash": trash and trash[1],
         }
         ((row,),) = self._database.write(_SAVE, named=values, write_name="the write")
-        status, version, tag, era, entries, size, updated_at, newest, time, ends_active, head = (
-            orjson.loads(row)
-        )
+        status, *columns, head = orjson.loads(row)
         if status == "taken":
             raise AlreadyExists
         self._check_status(status, read_set)
-        if parsed is None or head is not None:
-            text = head if head is not None else save.get("head") or ""
-            fields = {}
-            if text:
-                fields = layout.head_of(text, updated_at, f"{kind}/{id}.json")
-            parsed = ParsedHead(layout.tag_of(tag), fields)
-        return RowState(
-            version=version,
-            tag=tag,
-            era=era,
-            entries=entries,
-            size=size,
-            updated_at=updated_at,
-            newest=newest,
-            time=time,
-            ends_active=ends_active,
-            head=parsed,
-        )
+        if parsed is not None and head is None:
+            return RowState._make((*columns, parsed))
+        if head is None:
+            head = save.get("head") or ""
+        return layout.row_state(columns, head, f"{kind}/{id}.json")
 
     def remove(
         self, kind: str, id: str, version: int, data: bytes, event: str, read_set: ReadSet
