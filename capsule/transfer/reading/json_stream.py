@@ -194,6 +194,18 @@ def _loaded(text: str) -> Any:
     return without_surrogates(value) if "\\u" in text else value
 
 
+def _decoded_at(text: str, offset: int) -> tuple[Any, int]:
+    """Return the value that begins at an offset, without lone surrogates, and its end.
+
+    Raises ValueError, or RecursionError if it is nested too deep for the decoder or for
+    `without_surrogates`. From Python 3.13 on, the decoder reads much deeper values.
+    """
+    value, end = _decoder.raw_decode(text, offset)
+    if _SURROGATE_ESCAPE.search(text, offset, end):
+        value = without_surrogates(value)
+    return value, end
+
+
 def without_surrogates(value: Any) -> Any:
     """Return the value without lone surrogates, which no file can hold."""
     if isinstance(value, str):
@@ -349,7 +361,7 @@ def _objects_in(text: str, keys: set[str]) -> tuple[list[dict[str, Any]], str]:
     offset = text.find("{")
     while offset >= 0:
         try:
-            value, end = _decoder.raw_decode(text, offset)
+            value, end = _decoded_at(text, offset)
         except (ValueError, RecursionError) as error:
             reason = reason or _reason(error)
             failures += 1
@@ -360,7 +372,7 @@ def _objects_in(text: str, keys: set[str]) -> tuple[list[dict[str, Any]], str]:
             continue
         is_record = len(keys & set(value)) > 1 and text[end : end + 1] in ("", "{")
         if not reason or is_record:
-            values.append(without_surrogates(value))
+            values.append(value)
         offset = text.find("{", end)
     return values, reason
 
@@ -403,7 +415,7 @@ class _ArrayReader:
                 self._read_more()
                 continue
             try:
-                value, end = _decoder.raw_decode(self._buffer, self._offset)
+                value, end = _decoded_at(self._buffer, self._offset)
             except (ValueError, RecursionError) as error:
                 if self._may_be_cut(error):
                     self._read_more()
@@ -420,12 +432,9 @@ class _ArrayReader:
                 self._find_next_element()
                 continue
             self._count_lines()
-            may_have_surrogates = _SURROGATE_ESCAPE.search(self._buffer, self._offset, end)
             self._offset = end
             if isinstance(value, dict):
                 self._keys = self._keys or list(value)[:2]
-                if may_have_surrogates:
-                    value = without_surrogates(value)
                 yield self._line, value
             else:
                 self._report_problem("not a JSON object", self._line)
