@@ -11,6 +11,7 @@ import pytest
 
 from capsule import InvalidInput, Store
 from capsule.engines.postgres import index
+from capsule.engines.postgres.tables import IndexTables
 from capsule.engines.read_marks import UnreadFilter
 from tests.postgres.test_opening import sql
 from tests.processes import Child
@@ -149,6 +150,13 @@ def test_a_large_store_is_taken_in_part_by_part_by_whoever_asks(
         for number in range(7)
     ]
     monkeypatch.setattr(index, "_BATCH_CONVERSATIONS", 2)
+    real, lookups = index.PostgresIndex._find_backlog, list[object]()
+
+    def find_backlog(tables: IndexTables) -> Any:
+        lookups.append(tables)
+        return real(tables)
+
+    monkeypatch.setattr(index.PostgresIndex, "_find_backlog", staticmethod(find_backlog))
     seen: list[tuple[int, int]] = []
     one.queries.refresh(progress=lambda done, total: seen.append((done, total)))
     assert (
@@ -156,6 +164,7 @@ def test_a_large_store_is_taken_in_part_by_part_by_whoever_asks(
         and seen[-1][0] == seen[-1][1]
         and [total for _, total in seen] == [seen[0][1]] * 4
     )
+    assert len(lookups) == 1
     one.queries.refresh(anew=True)
     with ThreadPoolExecutor(2) as pool:
         answers = [

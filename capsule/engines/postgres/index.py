@@ -65,7 +65,7 @@ _PREFIX = f"{CONVERSATIONS}/"
 _BATCH_CONVERSATIONS = 500
 _BATCH_BYTES = 4 << 20
 #: The snapshot is renewed after this many transactions, even if no conversation was written.
-_MAX_SNAPSHOT_AGE = 10_000
+_MAX_SNAPSHOT_AGE = 1_000
 #: Greater than all stamps.
 _LAST_STAMP = 1 << 62
 #: A snapshot that shows no transaction.
@@ -80,39 +80,43 @@ _WRITE = (
     "lock_timeout = '600s';"
     " SET LOCAL idle_in_transaction_session_timeout = '60s'"
 )
-_IS_NEW = (
-    "NOT pg_visible_in_snapshot(xid, snapshot::pg_snapshot) AND xid >= "
-    "pg_snapshot_xmin(snapshot::pg_snapshot)"
-)
-_CHANGED = f"SELECT id FROM changes WHERE {_IS_NEW} AND kind = '{CONVERSATIONS}'"
-#: Describes the index and the database: generations, stamp, snapshots, whether nothing is missing, the
-#: last deleted change, and the conversations with a newer stamp than a given one.
-_INDEX_STATE = f"""SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
-    snapshot, pg_current_snapshot()::text, NOT EXISTS ({_CHANGED}),
-    (SELECT value::bigint FROM meta WHERE key = 'pruned'), ARRAY(SELECT id FROM capsules WHERE stamp > %s)
-    FROM indexed"""
-#: The conversations to be indexed: their ids, the position of the first entry that is missing (or 0),
-#: and the bytes to be read.
-_MISSING = f"""SELECT id, CASE WHEN era = row_era THEN row_entries ELSE 0 END,
-    CASE WHEN era = row_era THEN size - row_size ELSE coalesce(size, 0) END
+#: The changes that a snapshot does not show. The floor is the first transaction that it may not show,
+#: and is a value of its own: with it, the key of the table finds the newest changes. The same
+#: number taken from a column would have PostgreSQL read the whole table.
+_UNINDEXED = f"""FROM changes WHERE xid >= %s::text::xid8
+    AND NOT pg_visible_in_snapshot(xid, %s::text::pg_snapshot) AND kind = '{CONVERSATIONS}'"""
+#: Describes the index and the database: generations, stamp, snapshots, the last deleted change, and the
+#: conversations with a newer stamp than a given one.
+_INDEX_STATE = """SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
+    snapshot, pg_current_snapshot()::text, (SELECT value::bigint FROM meta WHERE key = 'pruned'),
+    ARRAY(SELECT id FROM capsules WHERE stamp > %s) FROM indexed"""
+_LACKS_NOTHING = f"SELECT (SELECT xid {_UNINDEXED} ORDER BY xid LIMIT 1) IS NULL"
+#: The conversations that changed since the snapshot of the index, and all of them, each as an SQL
+#: query for ids.
+_CHANGED_IDS = f"SELECT id {_UNINDEXED}"
+_ALL_IDS = f"""SELECT id FROM documents WHERE kind = '{CONVERSATIONS}'
+    UNION SELECT id FROM capsules"""
+#: The conversations to be indexed, with the bytes to be read. `{}` is a query for ids.
+_BACKLOG = f"""SELECT id, CASE WHEN era = row_era THEN size - row_size ELSE coalesce(size, 0) END
     FROM (
         SELECT ids.id, d.version, d.era, size(d) AS size, c.version AS row_version,
-            split_part(c.version, '.', 2)::bigint AS row_era, c.entries AS row_entries, c.size AS row_size, c.gone
-        FROM (
-            SELECT id FROM indexed, LATERAL ({_CHANGED}) AS changed
-            UNION SELECT id FROM indexed, documents WHERE snapshot IS NULL AND kind = '{CONVERSATIONS}'
-            UNION SELECT id FROM indexed, capsules WHERE snapshot IS NULL
-        ) AS ids
+            split_part(c.version, '.', 2)::bigint AS row_era, c.size AS row_size, c.gone
+        FROM (SELECT DISTINCT id FROM ({{}}) AS changed) AS ids
         LEFT JOIN documents AS d ON d.kind = '{CONVERSATIONS}' AND d.id = ids.id
         LEFT JOIN capsules AS c ON c.id = ids.id
     ) AS of_ids
     WHERE version || '.' || era IS DISTINCT FROM row_version AND (version IS NOT NULL OR gone = 0)
     ORDER BY version"""
-#: Conversations with their entries from a position on.
-_READ_CONVERSATIONS = """SELECT d.id, version, tag, era, entries, size(d), updated_at, head, rest,
-    ARRAY(SELECT body FROM entries WHERE doc = d.num AND place >= k.place ORDER BY place), k.place
-    FROM documents AS d JOIN unnest(%s::text[], %s::integer[]) AS k(id, place) ON k.id = d.id
-    WHERE kind = 'conversations' ORDER BY version"""
+#: Those conversations of a list that the index does not have in their present version, each with its
+#: entries from the first one that is missing. A deleted conversation has no version.
+_READ_CONVERSATIONS = f"""SELECT ids.id, d.version, d.tag, d.era, d.entries, size(d), d.updated_at, d.head, d.rest,
+    ARRAY(SELECT body FROM entries WHERE doc = d.num AND place >= first.place ORDER BY place), first.place
+    FROM unnest(%s::text[]) AS ids (id)
+    LEFT JOIN documents AS d ON d.kind = '{CONVERSATIONS}' AND d.id = ids.id
+    LEFT JOIN capsules AS c ON c.id = ids.id
+    CROSS JOIN LATERAL (SELECT CASE WHEN NOT %s AND d.era = split_part(c.version, '.', 2)::bigint
+        THEN c.entries ELSE 0 END) AS first (place)
+    WHERE d.num IS NULL OR d.version || '.' || d.era IS DISTINCT FROM c.version ORDER BY d.version"""
 _TABLES = ("capsules", "members", "messages", "facts", "words", "names")
 
 
@@ -149,6 +153,40 @@ class _ConversationRow(NamedTuple):
     def token(self) -> IndexedVersion:
         """The version that the index records."""
         return IndexedVersion(f"{self.version}.{self.era}", self.size, self.version)
+
+
+class _Backlog(NamedTuple):
+    """The conversations that an update of the index has still to read.
+
+    Attributes:
+        documents: Their ids, each with the number of bytes to be read.
+        snapshot: The snapshot that the index has when all of them are indexed.
+        generation: The generation of the index.
+        indexed: The snapshot that the index had before, or None.
+    """
+
+    documents: list[tuple[str, int]]
+    snapshot: str
+    generation: str
+    indexed: str | None
+
+    @property
+    def size(self) -> int:
+        """The bytes to be read, at least one for each conversation."""
+        return sum(max(bytes, 1) for _, bytes in self.documents)
+
+    def split(self) -> tuple[_Backlog, _Backlog]:
+        """Return the part for one transaction, and the rest."""
+        size = 0
+        count = 0
+        for _, bytes in self.documents:
+            is_full = count == _BATCH_CONVERSATIONS or size + bytes > _BATCH_BYTES
+            if count and is_full:
+                break
+            size += bytes
+            count += 1
+        part = self._replace(documents=self.documents[:count])
+        return part, self._replace(documents=self.documents[count:])
 
 
 def _xmin(snapshot: str) -> int:
@@ -230,7 +268,7 @@ class PostgresIndex(Index):
         # Without cached heads, none of them is stale.
         since = _LAST_STAMP if self._heads is None else self._stamp
         ((*row, stale_ids),) = tables.query(_INDEX_STATE, since)
-        generation, database_generation, stamp, indexed, current, lacks_nothing, pruned_place = row
+        generation, database_generation, stamp, indexed, current, pruned_place = row
         if generation != self.generation:
             self._reset()
         self.generation = generation
@@ -243,6 +281,7 @@ class PostgresIndex(Index):
         if indexed is None:  # It was never complete.
             self._snapshot = _EMPTY_SNAPSHOT
             return _Freshness.STALE_OK
+        ((lacks_nothing,),) = tables.query_once(_LACKS_NOTHING, str(_xmin(indexed)), indexed)
         if not lacks_nothing:
             self._snapshot = indexed
             return _Freshness.COMPLETE_ONCE
@@ -256,68 +295,77 @@ class PostgresIndex(Index):
     def _update(self, progress: Progress | None) -> None:
         """Index all that is missing, in several transactions: a long one would hold up the feed.
 
-        `progress` gets the bytes that are indexed, and the bytes in all.
+        What is missing is looked up once. `progress` gets the bytes that are indexed, and the bytes
+        in all.
         """
         indexed_bytes = 0
-        remaining_bytes = 1
-        while remaining_bytes:
-            size, remaining_bytes = self._source.retry(self._update_batch)
+        backlog: _Backlog | None = None
+        while backlog is None or backlog.documents:
+            size, backlog = self._source.retry(partial(self._index_part, backlog))
             indexed_bytes += size
             if progress is not None and size:
-                progress(indexed_bytes, indexed_bytes + remaining_bytes)
+                progress(indexed_bytes, indexed_bytes + backlog.size)
         if indexed_bytes > _BATCH_BYTES:
             # PostgreSQL would go on planning for the few rows that the tables had before.
             for table in _TABLES:
                 with suppress(CapsuleError):  # Otherwise the autovacuum does it later.
                     self._source.write(f"ANALYZE @{table}")
 
-    def _update_batch(self) -> tuple[int, int]:
-        """Index a batch of missing messages. Return its size and the remaining size, in bytes."""
+    def _index_part(self, backlog: _Backlog | None) -> tuple[int, _Backlog]:
+        """Index a part of a backlog. None: look up first what is missing.
+
+        Returns: the size of the part in bytes, and the rest of the backlog.
+        """
         with self._transaction(_WRITE) as tables:
             tables.query(_LOCK)
-            ((snapshot,),) = tables.query("SELECT pg_current_snapshot()::text")
-            missing = tables.query(_MISSING)
-            batch: list[tuple[str, int]] = []
-            size = 0
-            for id, start, bytes in missing:
-                is_full = len(batch) == _BATCH_CONVERSATIONS or size + bytes > _BATCH_BYTES
-                if batch and is_full:
-                    break
-                batch.append((id, start))
-                size += max(bytes, 1)
-            if batch:
-                self._index_documents(tables, batch)
-            if len(batch) == len(missing):
-                tables.query("UPDATE indexed SET snapshot = %s", snapshot)
-        return size, sum(max(bytes, 1) for *_, bytes in missing[len(batch) :])
+            part, rest = (backlog or self._find_backlog(tables)).split()
+            if part.documents:
+                self._index_documents(tables, [id for id, _ in part.documents])
+            if not rest.documents:
+                # Not if another process has recorded a later snapshot, or emptied the index.
+                tables.query(
+                    "UPDATE indexed SET snapshot = %s WHERE generation = %s "
+                    "AND snapshot IS NOT DISTINCT FROM %s::text",
+                    *(rest.snapshot, rest.generation, rest.indexed),
+                )
+        return part.size, rest
 
-    def _index_documents(self, tables: IndexTables, batch: list[tuple[str, int]]) -> None:
-        """Update the rows of conversations. `batch`: their ids, and the first entry to be read."""
+    @staticmethod
+    def _find_backlog(tables: IndexTables) -> _Backlog:
+        """Look up what is missing. Cost: a pass over the changes since the last update."""
+        ((generation, indexed, current),) = tables.query(
+            "SELECT generation, snapshot, pg_current_snapshot()::text FROM indexed"
+        )
+        if indexed is None:
+            documents = tables.query_once(_BACKLOG.format(_ALL_IDS))
+        else:
+            documents = tables.query_once(
+                _BACKLOG.format(_CHANGED_IDS), str(_xmin(indexed)), indexed
+            )
+        return _Backlog(documents, current, generation, indexed)
+
+    def _index_documents(self, tables: IndexTables, ids: list[str]) -> None:
+        """Update the rows of conversations. Those that are up to date by now stay."""
         ((stamp,),) = tables.query("UPDATE indexed SET stamp = stamp + 1 RETURNING stamp")
-        ids = [id for id, _ in batch]
-        starts = [start for _, start in batch]
-        documents = {
-            row[0]: _ConversationRow(*row) for row in tables.query(_READ_CONVERSATIONS, ids, starts)
-        }
+        documents = tables.query(_READ_CONVERSATIONS, ids, False)
         writer = PostgresIndexWriter(tables, stamp, ids)
         with tables.pipeline():
-            for id in ids:
+            for id, version, *columns in documents:
                 row = writer.get(id)
-                document = documents.get(id)
-                update = None
-                if document is not None:
+                if version is not None:
+                    document = _ConversationRow(id, version, *columns)
                     update = _index_input(document) or self._read_from_start(tables, id)
-                if update is not None:
                     writer.put(id, row, update)
                 elif row is not None and not row["gone"]:
                     writer.remove(id, row, by_store=True)
 
     @staticmethod
-    def _read_from_start(tables: IndexTables, id: str) -> IndexUpdate | None:
-        """Read a conversation with all entries. Returns None if it is gone."""
-        for row in tables.query(_READ_CONVERSATIONS, [id], [0]):
-            return _index_input(_ConversationRow(*row))
-        return None
+    def _read_from_start(tables: IndexTables, id: str) -> IndexUpdate:
+        """Read a conversation with all entries, as its new ones are not enough."""
+        ((*columns,),) = tables.query(_READ_CONVERSATIONS, [id], True)
+        update = _index_input(_ConversationRow(*columns))
+        assert update is not None, f"{id}: it was read from its first entry on"
+        return update
 
     def drop(self) -> None:
         """Empty the tables. The next query fills them. Raises Refused, StorageFailed, StoreBusy."""

@@ -101,6 +101,14 @@ class IndexTables:
         cursor = self._connection.execute(statement, values or None, binary=True)
         return cursor.fetchall() if cursor.description else []
 
+    def query_once(self, statement: str, *values: Any) -> list[Row]:
+        """Run a statement as `query` does, but have PostgreSQL plan it for these very values.
+
+        A prepared statement would be planned for any values.
+        """
+        cursor = self._connection.execute(statement, values or None, binary=True, prepare=False)
+        return cursor.fetchall()
+
     def pipeline(self) -> AbstractContextManager[Any]:
         """Send statements without waiting for the result of each, while the context is entered."""
         return self._connection.pipeline()
