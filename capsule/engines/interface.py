@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from capsule.engines.files.disk.derived import DerivedFiles
     from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.queries import Queries
-    from capsule.format.documents.head import ParsedHead
+    from capsule.format.documents.head import Head, ParsedHead
     from capsule.format.recovery.torn_files import RepairedFile
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget, Viewer
@@ -644,7 +644,9 @@ class Engine(Protocol):
 
     # -- One document ------------------------------------------------------------------------------
 
-    def transaction(self, kind: str, id: str) -> AbstractContextManager[Transaction]:
+    def transaction(
+        self, kind: str, id: str, *, exclusive: bool = False
+    ) -> AbstractContextManager[Transaction]:
         """Begin a transaction on a document of a kind with entries, in a `with` block.
 
         Raises:
@@ -660,6 +662,12 @@ class Engine(Protocol):
         on_written: Callable[[str], None] | None = None,
         read_set: ReadSet | None = None,
     ) -> int:
+        Args:
+            kind, id: The document.
+            exclusive: Whether to keep out all other writers of this engine until the first write.
+                An engine of files always does. In a database, a transaction that is not exclusive
+                costs less, and others may come first at each try: see `OPTIMISTIC_TRIES`.
+
         """Write a new document durably. Return its size in bytes.
 
         Args:
@@ -846,6 +854,8 @@ def retry(
     raise retries_exhausted(name, id)
 
 
+#: After so many tries that other writers interrupted, a transaction is exclusive.
+OPTIMISTIC_TRIES = 3
 def retries_exhausted(name: str, id: str) -> StoreBusy:
     """Return the error that another program wrote a document again and again."""
     reason = f"{name} keeps being rewritten by another program; try again when it is done"

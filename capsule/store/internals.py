@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from capsule import rooms
-from capsule.engines.interface import CONVERSATIONS, retries_exhausted
+from capsule.engines.interface import CONVERSATIONS, OPTIMISTIC_TRIES, retries_exhausted
 from capsule.errors import ConcurrentWrite, InvalidInput, Refused
 from capsule.format.documents.head import Head
 from capsule.ids import check_id
@@ -258,7 +258,9 @@ class StoreInternals(Generic[S]):
         # Not by `retry`: an append goes through this loop, and through as few functions as possible.
         for tries in range(TRIES):
             try:
-                with self.engine.transaction(CONVERSATIONS, id) as transaction:
+                with self.engine.transaction(
+                    CONVERSATIONS, id, exclusive=tries >= OPTIMISTIC_TRIES
+                ) as transaction:
                     conversation = Conversation(
                         transaction,
                         admit or self.instance_locks.admit,

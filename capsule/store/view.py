@@ -182,7 +182,7 @@ class AgentView:
             raise
 
     @contextmanager
-    def transaction(self, kind: str, id: str) -> Iterator[Transaction]:
+    def transaction(self, kind: str, id: str, *, exclusive: bool = False) -> Iterator[Transaction]:
         """Begin a transaction on a document that the agent may read.
 
         An agent that may not read a conversation, but may join it, gets the transaction too. It
@@ -194,7 +194,7 @@ class AgentView:
         """
         with (
             self._hiding_damaged(kind, id),
-            self._engine_for(kind).transaction(kind, id) as transaction,
+            self._engine_for(kind).transaction(kind, id, exclusive=exclusive) as transaction,
         ):
             must_join = False
             if kind == CONVERSATIONS:

@@ -555,7 +555,7 @@ class FilesEngine:
 
     # -- One document ------------------------------------------------------------------------------
 
-    def transaction(self, kind: str, id: str) -> FileTransaction:
+    def transaction(self, kind: str, id: str, *, exclusive: bool = False) -> FileTransaction:
         """Cost: nothing if the file is unchanged. Otherwise the whole file is read."""
         return FileTransaction(self.storage.hold(kind, id), self._caches, self._ensure_unchanged)
 

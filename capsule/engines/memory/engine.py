@@ -36,7 +36,7 @@ from capsule.engines.interface import (
 from capsule.engines.local_documents import LocalDocuments, MemoryLocalDocuments
 from capsule.errors import AlreadyExists, ConcurrentWrite, NotFound, Refused, StoreBusy
 from capsule.format import validation
-from capsule.format.documents.head import ParsedHead
+from capsule.format.documents.head import Head, ParsedHead
 from capsule.format.json import canonical, codec
 from capsule.ids import check_file_name, check_id
 from capsule.settings import TEMPLATE
@@ -333,7 +333,9 @@ class MemoryEngine:
             lock.release()
 
     @contextmanager
-    def transaction(self, kind: str, id: str) -> Iterator[MemoryTransaction]:
+    def transaction(
+        self, kind: str, id: str, *, exclusive: bool = False
+    ) -> Iterator[MemoryTransaction]:
         with self._exclusive(kind, id) as stored:
             if stored is None:
                 raise not_found(kind, id)

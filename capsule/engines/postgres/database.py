@@ -59,8 +59,9 @@ _DEFAULTS = {
     "application_name": "capsule",
 }
 #: Beginnings of the codes of transient errors: a lost connection, a server that starts or stops, a
-#: server that became a standby, a deadlock, too many connections.
-_TRANSIENT = ("08", "57P", "25006", "40001", "40P01", "53300")
+#: server that became a standby, a session that did nothing for too long in a transaction, a deadlock,
+#: too many connections.
+_TRANSIENT = ("08", "57P", "25006", "25P03", "40001", "40P01", "53300")
 #: The code of the notice that the wait for a standby was cancelled. The statement succeeds all the
 #: same, but a failover can lose it.
 _STANDBY_WAIT_CANCELLED = "01000"
@@ -182,25 +183,46 @@ class PostgresDatabase:
                 self._idle.pop().close()
 
     @contextmanager
-    def transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+    def transaction(self, begin: str, write_name: str = "") -> Iterator[psycopg.Connection[Any]]:
         """Lend a connection in a transaction. It is committed after the body, or rolled back at an
         error.
 
         Args:
             begin: The statements that begin the transaction.
+            write_name: The name of the write in an error. Empty: nobody depends on the commit.
+
+        Raises psycopg.Error, and StorageFailed if the wait for a standby was cancelled.
         """
         with self._connection() as connection:
             connection.execute(begin)
             try:
                 yield connection
             except BaseException:
-                if not connection.broken:
+                with suppress(self._psycopg.Error):  # A lost connection has rolled it back.
                     connection.execute("ROLLBACK")
                 raise
+            _notices.clear()
             connection.execute("COMMIT")
+        if write_name:
+            self._ensure_standby_has_it(write_name)
 
-    def retry(self, operation: Callable[[], T]) -> T:
+    def _ensure_standby_has_it(self, write_name: str) -> None:
+        """Raise StorageFailed if the statement that this thread ran did not wait for a standby."""
+        if _STANDBY_WAIT_CANCELLED in _notices:
+            outcome = _write_outcome(write_name, is_sent=True)
+            raise self.unreachable(None, f"the wait for the standby was cancelled; {outcome}")
+
+    def is_transient(self, error: Exception) -> bool:
+        """Return whether an error may pass: a lost connection, a busy server, a deadlock."""
+        return isinstance(error, self._psycopg.Error) and _is_transient(error)
+
+    def retry(self, operation: Callable[[], T], write_name: str = "") -> T:
         """Return the result of `operation`, which is repeated if a connection is lost.
+
+        Args:
+            operation: The operation.
+            write_name: The name of a write in errors, if the operation finds out whether that write
+                is stored.
 
         Raises StorageFailed, Refused, NotFound.
         """
@@ -219,7 +241,8 @@ class PostgresDatabase:
                 if not _is_transient(error):
                     raise self.translated_error(error) from None
                 if time.monotonic() > deadline:
-                    raise self.unreachable(error) from None
+                    outcome = _write_outcome(write_name, is_sent=True)
+                    raise self.unreachable(error, outcome) from None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -272,11 +295,8 @@ class PostgresDatabase:
                     cursor = connection.execute(text, values or None, binary=True)
                     # `rownumber` is None without a result. `description` would create objects.
                     rows = [] if cursor.rownumber is None else cursor.fetchall()
-                if write_name and _STANDBY_WAIT_CANCELLED in _notices:
-                    outcome = _write_outcome(write_name, is_sent=True)
-                    raise self.unreachable(
-                        None, f"the wait for the standby was cancelled; {outcome}"
-                    )
+                if write_name:
+                    self._ensure_standby_has_it(write_name)
                 return rows
             except UnicodeEncodeError as error:
                 raise self.translated_error(error) from None

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from capsule.engines.interface import (
@@ -34,6 +34,7 @@ from capsule.engines.postgres import change_events, layout, schema
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.change_events import Events
 from capsule.engines.postgres.feed import Feed
+from capsule.engines.postgres.exclusive import DocumentLock, lock_document
 from capsule.engines.postgres.layout import RowState
 from capsule.engines.postgres.leases import PostgresLeases
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
@@ -90,6 +91,10 @@ class PostgresEngine:
 
     Args:
         database: The database. The caller has checked its schema.
+#: The number of exclusive transactions of one process. Each keeps a connection, and takes others to
+#: read: it must be far below the number of connections.
+_MAX_EXCLUSIVE = 4
+_UNLOCKED: AbstractContextManager[None] = nullcontext()
         local: The documents of this machine.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
@@ -120,10 +125,15 @@ class PostgresEngine:
     # -- One document ------------------------------------------------------------------------------
 
     @contextmanager
-    def transaction(self, kind: str, id: str) -> Iterator[PostgresTransaction]:
-        """Cost: a round trip, unless this process has a cached state of the document."""
+    def transaction(
+        self, kind: str, id: str, *, exclusive: bool = False
+    ) -> Iterator[PostgresTransaction]:
+        """Cost: a round trip, unless this process has a cached state of the document. Four for an
+        exclusive one.
+        """
         key = kind, check_id(id)
         with self._thread_lock:
+        self._exclusive_turns = threading.BoundedSemaphore(_MAX_EXCLUSIVE)
             lock = self._locks.get(key) or self._locks.setdefault(key, _WeakLock())
         if not lock.acquire(timeout=self._timeout_s):
             holder = "another thread of this process"
@@ -133,22 +143,28 @@ class PostgresEngine:
             )
             raise StoreBusy(reason, id=id, holder=holder)
         try:
-            cached_state = self._cached_states.get(key)
-            state = cached_state or self._load_state(kind, id)
-            transaction = PostgresTransaction(
-                self, kind, id, state, is_verified=cached_state is None
-            )
-            try:
-                yield transaction
-                transaction.ensure_unchanged()
-            except (ConcurrentWrite, StorageFailed):
-                self._forget_state(key)
-                raise
-            except CapsuleError:
-                self._forget_state(key)
-                # The refusal may be based on an outdated state: then ConcurrentWrite replaces it.
-                transaction.ensure_unchanged()
-                raise
+            with self._exclusive(kind, id) if exclusive else _UNLOCKED as document_lock:
+                cached_state = self._cached_states.get(key)
+                state = cached_state or self._load_state(kind, id)
+                transaction = PostgresTransaction(
+                    self,
+                    kind,
+                    id,
+                    state,
+                    is_verified=cached_state is None,
+                    document_lock=document_lock,
+                )
+                try:
+                    yield transaction
+                    transaction.ensure_unchanged()
+                except (ConcurrentWrite, StorageFailed):
+                    self._forget_state(key)
+                    raise
+                except CapsuleError:
+                    self._forget_state(key)
+                    # The refusal may be based on an outdated state. ConcurrentWrite replaces it then.
+                    transaction.ensure_unchanged()
+                    raise
         finally:
             lock.release()
 
@@ -161,6 +177,16 @@ class PostgresEngine:
         return self._remember_state(kind, id, state)
 
     def _remember_state(self, kind: str, id: str, state: RowState) -> RowState:
+    @contextmanager
+    def _exclusive(self, kind: str, id: str) -> Iterator[DocumentLock]:
+        """Keep out the writers of all processes while the body runs, or until its first write."""
+        with (
+            self._exclusive_turns,
+            lock_document(self.database, kind, id, self._timeout_s) as document_lock,
+        ):
+            self._forget_state((kind, id))
+            yield document_lock
+
         with self._thread_lock:
             self._cached_states[kind, id] = state
             self._cached_states.move_to_end((kind, id))
@@ -182,11 +208,19 @@ class PostgresEngine:
             return state
         return self._remember_state(save["kind"], save["id"], state)
 
-    def remove(self, kind: str, id: str, version: int, data: bytes, read_set: ReadSet) -> Trashed:
+    def remove(
+        self,
+        kind: str,
+        id: str,
+        version: int,
+        data: bytes,
+        read_set: ReadSet,
+        document_lock: DocumentLock | None = None,
+    ) -> Trashed:
         """Call `DocumentWriter.remove`, and drop the cached state."""
         self._forget_state((kind, id))
         event = "deleted" if kind == CONVERSATIONS else ""
-        return self._writer.remove(kind, id, version, data, event, read_set)
+        return self._writer.remove(kind, id, version, data, event, read_set, document_lock)
 
     def create(
         self,

@@ -161,7 +161,7 @@ END $$;
 -- A write of a document: `DocumentWrite` in `writing.py` describes the fields. To send them as one value is quickest.
 CREATE TYPE @writing AS (
     kind text, id text, write uuid, tag bigint, version bigint, exact boolean, active boolean,
-    start integer, inner_bytes bigint, messages bytea[], bodies text[], time text, stamp text,
+    start integer, places integer[], inner_bytes bigint, messages bytea[], bodies text[], time text, stamp text,
     head text, rest text, ends_active boolean, events text[], told text[], trash_kind text, trash_token text,
     kinds text[], ids text[], versions bigint[], leases text[], fences bigint[]
 );
@@ -176,7 +176,8 @@ DECLARE
     d @documents%ROWTYPE;
     is_done boolean := @lock(w.kind, w.id, w.kinds, w.ids) IS NULL;
     status text;
-    added integer := coalesce(cardinality(w.bodies), 0);
+    is_append constant boolean := w.start IS NULL AND w.places IS NULL;
+    added integer := CASE WHEN w.places IS NULL THEN coalesce(cardinality(w.bodies), 0) ELSE 0 END;
     next bigint := @in_timeline(nextval('@versions'));
     line constant text := E'\n      "timestamp": "';
 BEGIN
@@ -191,9 +192,9 @@ BEGIN
             UPDATE @documents AS o SET
                 version = next,
                 tag = CASE WHEN w.head IS NULL AND p_data IS NULL THEN tag ELSE next END,
-                era = CASE WHEN w.start IS NULL THEN era ELSE next END,
+                era = CASE WHEN is_append THEN era ELSE next END,
                 entries = coalesce(w.start, entries) + added,
-                inner_bytes = CASE WHEN w.start IS NULL THEN inner_bytes ELSE 0 END
+                inner_bytes = CASE WHEN is_append THEN inner_bytes ELSE 0 END
                     + coalesce(w.inner_bytes, octet_length(w.bodies[1]) + 2),
                 updated_at = coalesce(w.stamp, updated_at),
                 newest = greatest(newest, w.stamp),
@@ -214,11 +215,11 @@ BEGIN
         END IF;
         SELECT * INTO d FROM @documents WHERE kind = w.kind AND id = w.id;
         IF d.write = w.write OR (
-            p_again AND w.tag <> 0 AND w.start IS NULL AND @found(d.num, w.messages)
+            p_again AND w.tag <> 0 AND is_append AND @found(d.num, w.messages)
                 = nullif(cardinality(w.messages), 0)
         ) THEN
             status := 'done';
-            IF w.tag <> 0 AND cardinality(w.messages) > 0 THEN
+            IF w.tag <> 0 AND is_append AND cardinality(w.messages) > 0 THEN
                 -- As that write left it. Others may have appended since, so it is no version to go on from.
                 SELECT max(place) + 1 INTO d.entries FROM @entries WHERE doc = d.num AND message = ANY (w.messages);
                 d.version := 0;
@@ -264,6 +265,10 @@ BEGIN
             FROM unnest(w.messages, w.bodies) WITH ORDINALITY AS e (m, b, i);
     END IF;
     IF w.trash_token IS NOT NULL THEN
+    ELSIF w.places IS NOT NULL THEN
+        UPDATE @entries AS e SET message = n.message, body = n.body
+            FROM unnest(w.places, w.messages, w.bodies) AS n (place, message, body)
+            WHERE e.doc = d.num AND e.place = n.place;
         INSERT INTO @trash (token, kind, id, data) VALUES (w.trash_token, w.trash_kind, w.id, p_trash);
     END IF;
     FOR i IN 1 .. cardinality(w.events) LOOP

@@ -1,10 +1,11 @@
 """A transaction on a document in PostgreSQL.
 
-It holds no lock and no connection of the database. It begins with a state of the document, and each
-write names the version of this state: if another program wrote the document meanwhile, the write
-raises `ConcurrentWrite`, nothing is written, and the caller begins again. The state may be one that
-this process cached (`is_verified` False), which saves a round trip before a write. The engine lets
-one thread of a process at a time have a transaction on a document.
+It holds no lock and no connection of the database, unless it is an exclusive one (`exclusive.py`).
+It begins with a state of the document, and each write names the version of this state: if another
+program wrote the document meanwhile, the write raises `ConcurrentWrite`, nothing is written, and the
+caller begins again. The state may be one that this process cached (`is_verified` False), which saves
+a round trip before a write. The engine lets one thread of a process at a time have a transaction on
+a document.
 
 What must stay true: no answer and no refusal is based on a cached state before the database has
 confirmed its version (`ensure_unchanged`).
@@ -34,6 +35,7 @@ from capsule.format.json import canonical, codec
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.engine import PostgresEngine
+    from capsule.engines.postgres.exclusive import DocumentLock
     from capsule.rules.consent import PolicyInputs as Consent
     from capsule.rules.policy import PolicyTarget
 
@@ -49,10 +51,19 @@ class PostgresTransaction:
         kind, id: The document.
         state: Its state: just read, or cached by this process.
         is_verified: Whether the state was just read.
+        document_lock: The lock of the document, if it is held. Then nobody else writes it before the
+            first write of this transaction.
     """
 
     def __init__(
-        self, engine: PostgresEngine, kind: str, id: str, state: RowState, *, is_verified: bool
+        self,
+        engine: PostgresEngine,
+        kind: str,
+        id: str,
+        state: RowState,
+        *,
+        is_verified: bool,
+        document_lock: DocumentLock | None = None,
     ) -> None:
         self.id = id
         self.name = engine.name(kind, id)
@@ -62,6 +73,7 @@ class PostgresTransaction:
         self._engine = engine
         self._kind = kind
         self._is_verified = is_verified
+        self._document_lock = document_lock
         self._set_state(state)
         #: Whether the next write depends on the entries of the document.
         self._has_read = kind != CONVERSATIONS
@@ -206,24 +218,20 @@ class PostgresTransaction:
         return layout.split_document(document | {"history": []}).rest
 
     def replace(self, document: Document, removed: tuple[str, Document] | None = None) -> None:
-        """Cost: two round trips. The entries from the first different one on are written."""
+        """Cost: two round trips. If the number of entries stays the same, the changed ones are
+        written, else all from the first different one on.
+        """
         data = codec.encode(document)
         validation.check(document, data, self.name)
         old = self.document()
         old_bodies = self._bodies
         new = layout.split_document(document)
-        start = _first_difference(old_bodies, new.bodies)
         save = self._base_write(exact=True, ends_active=False) | {
-            "start": start,
-            "inner_bytes": sum(len(body.encode()) + 2 for body in new.bodies),
-            "messages": [
-                message_key(str(entry.get("id", ""))) for entry in document["history"][start:]
-            ],
-            "bodies": new.bodies[start:],
             "stamp": str(document.get("updatedAt", "")),
             "head": new.head,
             "rest": new.rest,
         }
+        save |= _changed_entries(document["history"], old_bodies, new.bodies)
         trash = removed and (removed[0], codec.encode(removed[1]))
         events = change_events.replacement_events(self._kind, old, document, old_bodies, new.bodies)
         self._write(save, events, trash)
@@ -247,7 +255,15 @@ class PostgresTransaction:
     ) -> None:
         is_head_unchanged = save.get("head") is None
         parsed = self._row_state.head if is_head_unchanged else None
-        self._set_state(self._engine.save(save, self.read_set, events, trash=trash, parsed=parsed))
+        state = self._engine.save(
+            save,
+            self.read_set,
+            events,
+            trash=trash,
+            parsed=parsed,
+            document_lock=self._document_lock,
+        )
+        self._set_state(state)
         self._is_verified = True
 
     def quarantine_copy(self, reason: str) -> str:
@@ -260,12 +276,33 @@ class PostgresTransaction:
         if version != self._row_state.version:
             raise ConcurrentWrite
         self._is_verified = True
-        return self._engine.remove(self._kind, self.id, version, data, self.read_set)
+        return self._engine.remove(
+            self._kind, self.id, version, data, self.read_set, self._document_lock
+        )
 
 
-def _first_difference(old_bodies: list[str], new_bodies: list[str]) -> int:
-    """Return the first position where two lists of entries differ."""
-    for position, (old_body, new_body) in enumerate(zip(old_bodies, new_bodies, strict=False)):
-        if old_body != new_body:
-            return position
-    return min(len(old_bodies), len(new_bodies))
+def _changed_entries(
+    entries: list[Document], old_bodies: list[str], new_bodies: list[str]
+) -> DocumentWrite:
+    """Return the fields of a write that replaces the entries of a document.
+
+    Args:
+        entries: The new entries.
+        old_bodies, new_bodies: The entries before and after the write, as the file has them.
+    """
+    common_length = min(len(old_bodies), len(new_bodies))
+    changed = [place for place in range(common_length) if old_bodies[place] != new_bodies[place]]
+    fields: DocumentWrite = {
+        "inner_bytes": sum(len(body.encode()) + 2 for body in new_bodies),
+    }
+    if len(old_bodies) == len(new_bodies):
+        if not changed:
+            return {}
+        fields["places"] = changed
+    else:
+        # The entries behind get other positions.
+        fields["start"] = changed[0] if changed else common_length
+        changed = [*range(fields["start"], len(new_bodies))]
+    fields["messages"] = [message_key(str(entries[place].get("id", ""))) for place in changed]
+    fields["bodies"] = [new_bodies[place] for place in changed]
+    return fields

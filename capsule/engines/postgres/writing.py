@@ -27,7 +27,8 @@ from capsule.errors import AlreadyExists, ConcurrentWrite, NotFound, StoreBusy
 from capsule.format.documents.head import ParsedHead
 
 if TYPE_CHECKING:
-    from capsule.engines.postgres.database import PostgresDatabase
+    from capsule.engines.postgres.database import PostgresDatabase, Rows
+    from capsule.engines.postgres.exclusive import DocumentLock
 
 _SAVE = "SELECT @save(%(write)s, %(again)s, %(data)s, %(trash)s)"
 _REMOVE = (
@@ -48,7 +49,8 @@ class DocumentWrite(TypedDict, total=False):
             have followed: only the tag must be the same.
         active: With `exact` False, the value that `ends_active` must have. None: any.
         start: The position from which on entries are replaced. None: entries are appended.
-        inner_bytes: With `start`, the size of all entries in the file, in bytes.
+        places: The positions of the entries that `messages` and `bodies` replace. All others stay.
+        inner_bytes: With `start` or `places`, the size of all entries in the file, in bytes.
         messages: The ids of the new entries, as `message_key` writes them.
         bodies: The new entries, as the file has them.
         time: The time that an append gives its messages. The database moves it forward if the
@@ -67,6 +69,7 @@ class DocumentWrite(TypedDict, total=False):
     inner_bytes: int
     messages: list[str]
     bodies: list[str]
+    places: list[int]
     time: str
     stamp: str | None
     head: str | None
@@ -100,6 +103,7 @@ class DocumentWriter:
 
         Args:
             save: The write.
+        document_lock: DocumentLock | None = None,
             read_set: The versions and leases that the decision to write was based on.
             events: The events that it adds to the feed of changes.
             data: The bytes of a document without entries.
@@ -110,6 +114,7 @@ class DocumentWriter:
             The new state. Its `version` is 0 if an earlier try had done the write, since others may
             have appended after it.
 
+            document_lock: The lock of the document, if the caller has taken it.
         Raises ConcurrentWrite, AlreadyExists, StoreBusy: nothing was written. Raises StorageFailed,
         whose message tells whether the write is stored, and Refused. Cost: one round trip.
         """
@@ -131,7 +136,7 @@ class DocumentWriter:
             "data": data,
             "trash": trash and trash[1],
         }
-        ((row,),) = self._database.write(_SAVE, named=values, write_name="the write")
+        ((row,),) = self._write(_SAVE, values, "the write", document_lock)
         status, *columns, head = orjson.loads(row)
         if status == "taken":
             raise AlreadyExists
@@ -143,14 +148,21 @@ class DocumentWriter:
         return layout.row_state(columns, head, f"{kind}/{id}.json")
 
     def remove(
-        self, kind: str, id: str, version: int, data: bytes, event: str, read_set: ReadSet
+        self,
+        kind: str,
+        id: str,
+        version: int,
+        data: bytes,
+        event: str,
+        read_set: ReadSet,
+        document_lock: DocumentLock | None = None,
     ) -> Trashed:
         """Move this version of a document, whose bytes are `data`, to the trash.
 
         `event` is the kind of the change in the feed. Raises the same as `save`.
         """
         token = new_token(kind, id)
-        values = {
+        values: dict[str, Any] = {
             "kind": kind,
             "id": id,
             "version": version,
@@ -158,9 +170,8 @@ class DocumentWriter:
             "data": data,
             "event": event,
         }
-        rows = self._database.write(
-            _REMOVE, named=values | _preconditions(kind, id, read_set), write_name="the deletion"
-        )
+        values |= _preconditions(kind, id, read_set)
+        rows = self._write(_REMOVE, values, "the deletion", document_lock)
         ((status, deleted_at),) = rows
         self._check_status(status, read_set)
         return Trashed(id, deleted_at, token, "")
@@ -170,6 +181,18 @@ class DocumentWriter:
         if status == "lease":
             name = next(lease.name for lease in read_set.values() if isinstance(lease, Lease))
             raise lease_lost(name)
+    def _write(
+        self,
+        statement: str,
+        values: dict[str, Any],
+        write_name: str,
+        document_lock: DocumentLock | None,
+    ) -> Rows:
+        """Run a statement that writes: under the lock of the document, if that is held."""
+        if document_lock is not None and document_lock.is_held:
+            return document_lock.write(statement, values, write_name)
+        return self._database.write(statement, named=values, write_name=write_name)
+
         if status not in ("ok", "done"):
             raise ConcurrentWrite
         self._on_written()

@@ -119,6 +119,29 @@ def test_a_transaction_that_raises_keeps_its_earlier_writes(engine: Engine) -> N
     assert texts(engine, id) == ["one", "two"]
 
 
+def test_an_exclusive_transaction_writes_as_any_other(engine: Engine) -> None:
+    id = make(engine, "one")
+    with engine.transaction(CONVERSATIONS, id, exclusive=True) as transaction:
+        for text in ("two", "three"):
+            entry = message(text)
+            transaction.append(
+                [entry], [codec.encode_entry(entry)], LATER, time=LATER, head=None, ends_active=True
+            )
+        transaction.set_head(transaction.head.document | {"title": "New", "updatedAt": LAST})
+    with (
+        pytest.raises(RuntimeError),
+        engine.transaction(CONVERSATIONS, id, exclusive=True) as transaction,
+    ):
+        assert transaction.head.document["title"] == "New"
+        raise RuntimeError
+    append(engine, id, "four", stamp=LAST)
+    assert texts(engine, id) == ["one", "two", "three", "four"]
+    with engine.transaction(CONVERSATIONS, id, exclusive=True) as transaction:
+        transaction.delete()
+    with pytest.raises(NotFound), engine.transaction(CONVERSATIONS, id, exclusive=True):
+        pass
+
+
 @pytest.mark.parametrize("timeout_s", [0.1])
 def test_a_document_is_exclusive_to_one_transaction(engine: Engine) -> None:
     id, entered, leave = make(engine), threading.Event(), threading.Event()
