@@ -66,6 +66,8 @@ Entry = dict[str, Any]
 #: The states of a mention that each word asks for.
 _STATES = {"open": ("unread", "read"), "all": ("unread", "read", "done")}
 _STATES |= {state: (state,) for state in _STATES["all"]}
+#: How often a message is looked up if its position changes between the look-up and the read.
+_FIND_TRIES = 4
 
 
 class Messages:
@@ -286,17 +288,41 @@ class Messages:
 
         Raises InvalidInput: the sender reads no such message there.
         """
-        position = self._owner.queries.find(id, conversation)
-        entry: Entry = {}
-        if position is not None:
-            # A conversation that the sender may not know of is reported like one that is not there.
-            with suppress(NotFound):
-                entry = message_at(acting, *position)
-        if not entry:
+        located = None
+        # A conversation that the sender may not know of is reported like one that is not there.
+        with suppress(NotFound):
+            located = self._find_message(acting, id, conversation)
+        if located is None:
             raise InvalidInput(
                 f"{field}: {id[:80]!r} is not the id of a message in conversation {conversation}"
             )
+        _, _, entry = located
         return entry
+
+    def _find_message(
+        self, reader: CoreStore, message: str, conversation: str | None = None
+    ) -> tuple[str, int, Entry] | None:
+        """Return the conversation of a message, its position there, and the message. None: there is
+        no such message that the reader may read.
+
+        Args:
+            reader: The store as the reader sees it.
+            message: The id of the message.
+            conversation: Only this conversation. None: all.
+
+        Raises NotFound, Refused: the reader may not read that conversation.
+        """
+        from capsule.store.pages import entry_at
+
+        for _ in range(_FIND_TRIES):
+            located = self._owner.queries.find(message, conversation)
+            if located is None:
+                return None
+            entry = entry_at(reader.engine, *located)
+            if entry.get("id") == message:
+                return *located, entry
+            # The reader may not read it, or somebody removed or restored a message before it.
+        return None
 
     def _resolve_mentions(self, text: str, sender: str) -> dict[str, tuple[str, str]]:
         """Return the names that a text mentions, each with the id of the agent that the sender means
@@ -464,14 +490,12 @@ class Messages:
         message there, and the message. Raises NotFound.
         """
         reader = self._store_of_reader(agent)
-        id, position = self._owner.queries.find(message) or ("", 0)
-        entry: Entry = {}
-        if id:
-            with suppress(NotFound, Refused):  # Either would name the conversation.
-                entry = message_at(reader, id, position)
-        if not entry:
+        located = None
+        with suppress(NotFound, Refused):  # Either would name the conversation.
+            located = self._find_message(reader, message)
+        if located is None:
             raise NotFound(f"there is no message {message[:80]!r}", id=message)
-        return reader, id, position, entry
+        return reader, *located
 
     def status(self, message: str, *, agent: str | None = None) -> Sent:
         """Return for each recipient of a message whether it is `stored`, `rung` or `read`.
@@ -892,21 +916,6 @@ class Messages:
         type = acting.head(conversation).type
         mail = [Mail.of(conversation, type, position, entry) for position, entry in page.entries]
         return History(mail, page.older(), page.newer())
-
-
-def message_at(store: CoreStore, conversation: str, position: int) -> Entry:
-    """Return the message at a position. Empty: there is none that the store's agent may read.
-
-    Cost: reading back to it, and again if others appended meanwhile.
-    """
-    while True:
-        _, count, _ = store.engine.tail(conversation, 0)
-        first, entries = store.tail_entries(conversation, count - position)
-        is_same_version = first + len(entries) == count
-        if is_same_version:
-            if entries and first == position:
-                return entries[0]
-            return {}
 
 
 class _TopicMissing(InvalidInput):

@@ -39,6 +39,8 @@ PositionedEntry = tuple[int, Entry]
 #: The largest number of messages that are read first. If the message `around` is not among this
 #: number of last messages, the whole conversation is read.
 _MAX_TAIL = 256
+#: The number of messages that `entry_at` reads first.
+_FIRST_TAIL = 16
 _CURSOR = re.compile("(older|newer):([0-9]{1,12}):(.+)", re.DOTALL)
 
 
@@ -94,6 +96,23 @@ def tail_entries(engine: Engine, id: str, n: int) -> tuple[int, list[dict[str, A
     data, count, _ = engine.tail(id, n)
     entries = codec.decode_entries(data, engine.name(CONVERSATIONS, id))
     return count - len(entries), entries
+
+
+def entry_at(engine: Engine, id: str, position: int) -> dict[str, Any]:
+    """Return the message at a position. Empty: there is none that the user of the engine may read.
+
+    Cost: reading back to it. Messages that others append meanwhile change nothing.
+    """
+    size = _FIRST_TAIL
+    while True:
+        first, entries = tail_entries(engine, id, size)
+        if position >= first:
+            return next(iter(entries[position - first :]), {})
+        if len(entries) < size:
+            return {}  # `engine` is the view of an agent, which may not read the messages before.
+        distance = first + len(entries) - position
+        # More than needed, because others may append before the next read.
+        size = distance + max(distance // 8, _FIRST_TAIL)
 
 
 def page_of(

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from capsule import InvalidInput, NotFound, Refused, Store
-from capsule.store.store import CoreStore
+from capsule.store import pages
+
+
+@pytest.fixture(params=["files", "postgres"])
+def shared_store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A store that several processes could write."""
+    place = request.getfixturevalue("root" if request.param == "files" else "database")
+    with Store.open(place) as store:
+        yield store
 
 
 @pytest.fixture
@@ -65,21 +76,66 @@ def test_an_agent_answers_and_reacts_to_no_message_from_before_it_joined(
 def test_a_message_is_answered_while_others_append(
     each_store: Store, sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = CoreStore.tail_entries
+    read = pages.tail_entries
 
-    def append_and_read(reader: CoreStore, id: str, n: int) -> tuple[int, list[dict[str, Any]]]:
+    def append_and_read(*args: Any) -> tuple[int, list[dict[str, Any]]]:
         monkeypatch.undo()
-        each_store.messages.send("meanwhile", agent="anna", to="bob")
-        return read(reader, id, n)
+        for _ in range(40):
+            each_store.append("direct_anna_bob", content="meanwhile")
+        return read(*args)
 
-    monkeypatch.setattr(CoreStore, "tail_entries", append_and_read)
+    monkeypatch.setattr(pages, "tail_entries", append_and_read)
     answer = each_store.messages.send("Yes", agent="bob", to="anna", reply_to=sent)
-    history = each_store.messages.history("direct_anna_bob", agent="anna").messages
+    history = each_store.messages.history("direct_anna_bob", agent="anna", limit=99).messages
     assert [(each.content, each.reply_to) for each in history][1:] == [
-        ("meanwhile", None),
+        *[("meanwhile", None)] * 40,
         ("Yes", sent),
     ]
     assert answer.message == history[-1].id
+
+
+def test_a_message_is_found_although_one_before_it_is_removed_meanwhile(
+    each_store: Store, sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, read = "direct_anna_bob", pages.tail_entries
+    other, later = (str(each_store.append(id, content=text).id) for text in ("other", "later"))
+
+    def remove_and_read(*args: Any) -> tuple[int, list[dict[str, Any]]]:
+        monkeypatch.undo()
+        each_store.branches.remove(id, sent, keep_children=True)
+        return read(*args)
+
+    monkeypatch.setattr(pages, "tail_entries", remove_and_read)
+    assert each_store.messages.status(later).message == later
+    each_store.messages.edit(other, "another")
+    assert [message.content for message in each_store.load(id).history] == ["another", "later"]
+
+
+def test_messages_are_found_by_all_who_may_read_them_while_others_append(
+    shared_store: Store,
+) -> None:
+    store = shared_store
+    for agent in ("anna", "bob"):
+        store.agents.register(agent)
+    sent = store.messages.send("The build is red.", agent="anna", to="bob").message
+    ended = threading.Event()
+
+    def append() -> None:
+        while not ended.is_set():
+            store.append("direct_anna_bob", content="meanwhile")
+
+    with ThreadPoolExecutor(2) as pool:
+        appending = [pool.submit(append) for _ in range(2)]
+        try:
+            for _ in range(40):
+                assert store.messages.status(sent, agent="bob").message == sent
+            for number in range(3):
+                assert store.messages.react(sent, "👍", agent="bob").message
+                store.messages.edit(sent, f"The build is green: {number}.", agent="anna")
+        finally:
+            ended.set()
+        for each in appending:
+            each.result()
 
 
 def test_a_mention_that_was_done_is_open_again(each_store: Store, sent: str) -> None:
