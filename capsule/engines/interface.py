@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from capsule.disk.whole_files import FileContent, Signature
     from capsule.engines.files.disk.derived import DerivedFiles
     from capsule.engines.local_documents import LocalDocuments
-    from capsule.engines.queries import Queries
+    from capsule.engines.queries import HeadField, Queries
     from capsule.format.documents.head import Head, ParsedHead
     from capsule.format.recovery.torn_files import RepairedFile
     from capsule.rules.consent import PolicyInputs
@@ -649,6 +649,12 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Transaction]:
         """Begin a transaction on a document of a kind with entries, in a `with` block.
 
+        Args:
+            kind, id: The document.
+            exclusive: Whether to keep out all other writers of this engine until the first write.
+                An engine of files always does. In a database, a transaction that is not exclusive
+                costs less, and others may come first at each try: see `OPTIMISTIC_TRIES`.
+
         Raises:
             NotFound: The document does not exist.
             InvalidDocument: It is damaged.
@@ -662,12 +668,6 @@ class Engine(Protocol):
         on_written: Callable[[str], None] | None = None,
         read_set: ReadSet | None = None,
     ) -> int:
-        Args:
-            kind, id: The document.
-            exclusive: Whether to keep out all other writers of this engine until the first write.
-                An engine of files always does. In a database, a transaction that is not exclusive
-                costs less, and others may come first at each try: see `OPTIMISTIC_TRIES`.
-
         """Write a new document durably. Return its size in bytes.
 
         Args:
@@ -769,6 +769,17 @@ class Engine(Protocol):
         Raises `NotFound`, `InvalidDocument`.
         """
 
+    def heads_with(self, field: HeadField, value: str) -> list[Head]:
+        """Return the heads of the conversations with a value in a field, by their ids.
+
+        Args:
+            field: The field.
+            value: Its value.
+
+        Raises `StorageFailed`, `StoreBusy`. Cost: one round trip to a database, whatever is not in
+        the index yet. On files, bringing the index up to date.
+        """
+
     def name(self, kind: str, id: str) -> str:
         """Return the name of a document in errors and heads: its path, or its kind and id."""
 
@@ -830,6 +841,8 @@ class Engine(Protocol):
 
 Change = Callable[[bytes | None], bytes | None]
 _TRIES = 5
+#: After so many tries that other writers interrupted, a transaction is exclusive.
+OPTIMISTIC_TRIES = 3
 #: If many processes write one document, each succeeds within so many tries.
 _EDIT_TRIES = 1000
 
@@ -854,8 +867,6 @@ def retry(
     raise retries_exhausted(name, id)
 
 
-#: After so many tries that other writers interrupted, a transaction is exclusive.
-OPTIMISTIC_TRIES = 3
 def retries_exhausted(name: str, id: str) -> StoreBusy:
     """Return the error that another program wrote a document again and again."""
     reason = f"{name} keeps being rewritten by another program; try again when it is done"

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Order = Literal["updated", "created", "title"]
+#: The fields by which `Engine.heads_with` finds conversations: the name of the channel that it is,
+#: and the conversation that it was forked from.
+HeadField = Literal["channel", "forkedFrom"]
 #: Called with the number of bytes read so far and their total, if there is much to read.
 Progress = Callable[[int, int], None]
 
@@ -174,6 +177,18 @@ class ListRequest:
     def of(self, heads: Iterable[Head]) -> list[Head]:
         """Return the heads that meet the filter, in their order."""
         return list(heads) if self.filter is None else self.filter.of(heads)
+
+
+def heads_with(queries: Queries, field: HeadField, value: str) -> list[Head]:
+    """Return the heads of the conversations with a value in a field, for `Engine.heads_with`.
+
+    `queries` are those of the owner. Cost: bringing the index up to date.
+    """
+    request = ListRequest(forks_of=value if field == "forkedFrom" else None)
+    heads = queries.conversations(request).heads
+    if field == "channel":
+        heads = [head for head in heads if head.channel is not None and head.channel.name == value]
+    return sorted(heads, key=attrgetter("id"))
 
 
 def key_of(order: Order) -> Callable[[Head], tuple[Any, ...]]:

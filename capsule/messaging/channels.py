@@ -348,7 +348,8 @@ class Channels(TypedConversations):
 
         Raises InvalidInput: several have this name. The error lists them.
 
-        Cost: by its id, reading the beginning of its file, if it changed. By its name, as `list`.
+        Cost: by its id, reading the beginning of its file, if it changed. By its name, as `list`. In a
+        database, one round trip, whatever is not in the index yet.
         """
         reader = self._acting_agent(agent)
         name = channel
@@ -358,7 +359,10 @@ class Channels(TypedConversations):
                 return listing
             _, project, name_in_id = (*channel.split("_"), "", "")[:3]
             name = f"{name_in_id}@{project}"
-        listings = {listing.id: listing for listing in self.list(agent=reader, archived=True)}
+        named, _, _ = name.partition("@")
+        heads = self._store.inner.whole_engine.heads_with("channel", named)
+        inputs = self._people.directory.state(reader)
+        listings = {listing.id: listing for listing in _visible_listings(heads, reader, inputs)}
         channels = {id: listing.channel for id, listing in listings.items()}
         ids = self._people.directory.resolve_channels(reader, name, channels)
         if len(ids) == 1:
@@ -511,17 +515,10 @@ class Channels(TypedConversations):
         from capsule.engines.queries import ListRequest
 
         reader = self._acting_agent(agent)
-        inputs = self._people.directory.state(reader)
         heads = self._store.inner.whole_engine.queries().conversations(ListRequest()).heads
-        listings = []
-        for head in heads:
-            if head.channel is None or head.channel.owner:
-                continue
-            target = PolicyTarget.from_head(head)
-            listing = _listing_if_visible(target, head.description, reader, inputs)
-            if listing is not None and (archived or not listing.archived):
-                listings.append(listing)
-        return sorted(listings, key=lambda listing: listing.id)
+        inputs = self._people.directory.state(reader)
+        listings = _visible_listings(heads, reader, inputs)
+        return [listing for listing in listings if archived or not listing.archived]
 
 
 def _stays_out(member: Member | None, source: MembershipSource) -> bool:
@@ -529,6 +526,23 @@ def _stays_out(member: Member | None, source: MembershipSource) -> bool:
     if source == "manual" or member is None or member.is_in:
         return False
     return source == "default" or bool(member.opted_out_at)
+
+
+def _visible_listings(
+    heads: Iterable[Head], reader: str | None, inputs: PolicyInputs
+) -> list[ChannelListing]:
+    """Return the channels among some conversations that the reader may find, in the order of their
+    ids, without notes.
+    """
+    listings = []
+    for head in heads:
+        if head.channel is None or head.channel.owner:
+            continue
+        target = PolicyTarget.from_head(head)
+        listing = _listing_if_visible(target, head.description, reader, inputs)
+        if listing is not None:
+            listings.append(listing)
+    return sorted(listings, key=lambda listing: listing.id)
 
 
 def _listing_if_visible(

@@ -79,6 +79,12 @@ def new_project(path: str, stamp: str) -> Document:
     return record | {"path": path, "lastActive": stamp, "metadata": {}, "links": {}}
 
 
+class _ThreadReads(threading.local):
+    """The versions that this thread has read in a block of `reading_once`. None: it is in none."""
+
+    versions: dict[str, DocumentVersion | None] | None = None
+
+
 class DocumentCollection:
     """The documents of one kind. Each version that was parsed is kept until another one is read.
 
@@ -96,6 +102,7 @@ class DocumentCollection:
         self._visible_ids: Callable[[], Iterable[str]] = self.ids
         #: The last version of each document that was read. An agent may have thousands of cursors.
         self._cache: dict[str, tuple[DocumentVersion, Document]] = {}
+        self._reads = _ThreadReads()
 
     def listing_only(self, ids: Callable[[], Iterable[str]]) -> Self:
         """Return a collection of the same documents whose errors list only some ids."""
@@ -107,9 +114,49 @@ class DocumentCollection:
         """Return the ids of all documents, sorted. Cost: one scan of a directory."""
         return self._engine.ids(self.kind.name)
 
+    @contextmanager
+    def reading_once(self) -> Iterator[None]:
+        """Read each document at most once while the body runs, in this thread.
+
+        For a call that decides and writes. The versions that it decides by become the read set of
+        the write, which is refused if one of them has changed. `read_again` is called then.
+        """
+        if self._reads.versions is not None:
+            yield
+            return
+        self._reads.versions = {}
+        try:
+            yield
+        finally:
+            self._reads.versions = None
+
+    def read_again(self) -> None:
+        """Read each document again that this thread has read in its block of `reading_once`."""
+        if self._reads.versions is not None:
+            self._reads.versions = {}
+
+    def _present_version(self, id: str, cached: DocumentVersion | None) -> DocumentVersion | None:
+        """Return the present version of a document. `cached` is returned if it is that version."""
+        versions = self._reads.versions
+        if versions is None:
+            return self._engine.version(self.kind.name, id, cached)
+        if id not in versions:
+            versions[id] = self._engine.version(self.kind.name, id, cached)
+        return versions[id]
+
     def exists(self, id: str) -> bool:
         """Return whether a document exists. Cost: an lstat."""
-        return self.kind.is_id(id) and self._engine.exists(self.kind.name, id)
+        if not self.kind.is_id(id):
+            return False
+        if self._reads.versions is None:
+            return self._engine.exists(self.kind.name, id)
+        with suppress(InvalidDocument):
+            return self._present_version(id, self._cached_version(id)) is not None
+        return True
+
+    def _cached_version(self, id: str) -> DocumentVersion | None:
+        cached = self._cache.get(id)
+        return None if cached is None else cached[0]
 
     def ensure_exists(self, id: str) -> str:
         """Return `id` if the document exists, else raise NotFound. Cost: an lstat."""
@@ -146,7 +193,7 @@ class DocumentCollection:
         if cached is None and not self.kind.is_id(id):
             return None
         last_version = cached[0] if cached is not None else None
-        version = self._engine.version(self.kind.name, id, last_version)
+        version = self._present_version(id, last_version)
         if version is None:
             return None
         if cached is None or version is not last_version:
@@ -223,6 +270,8 @@ class DocumentCollection:
         else:
             document = codec.decode(version.data, id)
         self._cache[id] = version, document
+        if self._reads.versions is not None:
+            self._reads.versions[id] = version
 
     def _is_activity_outdated(self, document: Document, now: str) -> bool:
         """Return whether the last activity was noted more than a minute ago, or never."""
@@ -237,6 +286,8 @@ class DocumentCollection:
     def delete(self, id: str) -> None:
         """Move a document to the trash. Raises NotFound. Cost: moving a small file."""
         self._engine.delete(self.kind.name, self.ensure_exists(id))
+        if self._reads.versions is not None:
+            self._reads.versions[id] = None
 
 
 class ProjectDocuments(DocumentCollection):
@@ -304,6 +355,19 @@ class AgentDirectory(AccessGuard):
         self.projects = ProjectDocuments(engine)
         self._engine = engine
         self._profiles: dict[str, AgentProfile] = {}
+
+    @contextmanager
+    def reading_once(self) -> Iterator[None]:
+        """Read each agent and project at most once while the body runs, in this thread. See
+        `DocumentCollection.reading_once`.
+        """
+        with self.agents.reading_once(), self.projects.reading_once():
+            yield
+
+    def read_again(self) -> None:
+        """See `capsule.store.internals.AccessGuard`."""
+        self.agents.read_again()
+        self.projects.read_again()
 
     # -- What decisions depend on ------------------------------------------------------------------
 

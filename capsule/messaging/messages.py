@@ -157,61 +157,62 @@ class Messages:
         at each recipient that has one, and at each instance that is alive. `thread` and `reply_to`
         cost reading back to the message.
         """
-        sender = self._people.registered_agent(agent)
-        acting = self._store.inner.store_for(sender)
-        if (to, conversation, channel).count(None) < 2:
-            raise InvalidInput("give one of `to`, `conversation` and `channel`")
-        if channel is not None:
-            from capsule.messaging.channels import Channels
+        with self._people.directory.reading_once():
+            sender = self._people.registered_agent(agent)
+            acting = self._store.inner.store_for(sender)
+            if (to, conversation, channel).count(None) < 2:
+                raise InvalidInput("give one of `to`, `conversation` and `channel`")
+            if channel is not None:
+                from capsule.messaging.channels import Channels
 
-            conversation = acting.inner.object_of(Channels).resolve(channel, sender)
-        elif conversation is None:
-            if to is None:
-                to = self._only_other_agent(sender)
-            else:
-                to = self._people.directory.resolve(to, sender)
-            conversation = direct_id(sender, to)
-        self._people.documents.record_activity(sender)
-        message: Entry = {
-            "role": "user",
-            "content": text,
-            "from": sender,
-            "topic": topic,
-            "replyTo": reply_to,
-            "intent": intent,
-            "priority": priority,
-            "confidence": confidence,
-            "model": model,
-            "metadata": metadata,
-        }
-        if reply_to is not None:
-            self._named_message(acting, conversation, reply_to, "reply_to")
-        if thread is not None:
-            message |= self._in_thread(acting, conversation, thread, topic)
-        if idempotency_key is None:
-            checked = check_message(message)
-        else:
-            checked = keyed_message(conversation, idempotency_key, message)
-        append_message = partial(
-            self._append,
-            message=checked,
-            mentions=self._resolve_mentions(text, sender),
-            recipient=to,
-            is_keyed=idempotency_key is not None,
-            seen=seen,
-        )
-        with self._people.recording_requests(sender):
-            try:
-                entry, target = acting.inner.change(conversation, append_message)
-            except _TopicMissing as error:
-                raise self._topic_missing(error, conversation) from None
-            except NotFound:
+                conversation = acting.inner.object_of(Channels).resolve(channel, sender)
+            elif conversation is None:
                 if to is None:
-                    raise
-                direct = ensure_direct(acting, sender, to)
-                entry, target = acting.inner.change(direct, append_message)
-        recipients = self._notify_recipients(entry, target)
-        return Sent(conversation, entry["id"], recipients, entry.get("mentions") or {})
+                    to = self._only_other_agent(sender)
+                else:
+                    to = self._people.directory.resolve(to, sender)
+                conversation = direct_id(sender, to)
+            self._people.documents.record_activity(sender)
+            message: Entry = {
+                "role": "user",
+                "content": text,
+                "from": sender,
+                "topic": topic,
+                "replyTo": reply_to,
+                "intent": intent,
+                "priority": priority,
+                "confidence": confidence,
+                "model": model,
+                "metadata": metadata,
+            }
+            if reply_to is not None:
+                self._named_message(acting, conversation, reply_to, "reply_to")
+            if thread is not None:
+                message |= self._in_thread(acting, conversation, thread, topic)
+            if idempotency_key is None:
+                checked = check_message(message)
+            else:
+                checked = keyed_message(conversation, idempotency_key, message)
+            append_message = partial(
+                self._append,
+                message=checked,
+                mentions=self._resolve_mentions(text, sender),
+                recipient=to,
+                is_keyed=idempotency_key is not None,
+                seen=seen,
+            )
+            with self._people.recording_requests(sender):
+                try:
+                    entry, target = acting.inner.change(conversation, append_message)
+                except _TopicMissing as error:
+                    raise self._topic_missing(error, conversation) from None
+                except NotFound:
+                    if to is None:
+                        raise
+                    direct = ensure_direct(acting, sender, to)
+                    entry, target = acting.inner.change(direct, append_message)
+            recipients = self._notify_recipients(entry, target)
+            return Sent(conversation, entry["id"], recipients, entry.get("mentions") or {})
 
     def _append(
         self,

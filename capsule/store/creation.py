@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS, retry
-from capsule.errors import AlreadyExists, InvalidInput, NotFound
+from capsule.errors import AlreadyExists, ConcurrentWrite, InvalidInput, NotFound
 from capsule.format import validation
 from capsule.ids import keyed_conversation_id
 from capsule.store.change.appends import check_key, encoded_within
@@ -66,6 +66,9 @@ def write_new(
             raise ConversationExists(
                 f"conversation {id} exists already; append to it, or choose another id"
             ) from None
+        except ConcurrentWrite:
+            inner.guard.read_again()
+            raise
 
     with inner.hold_reports(id):
         size = retry(create, f"conversation {id}", id)

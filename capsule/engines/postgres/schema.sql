@@ -16,6 +16,8 @@ $$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigi
 -- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise. `head`
 -- has the lines of the file before the context, and `rest` those from there to the history. `data` is the file of a
 -- document without entries. `inner_bytes` is the size of the entries in the file, each with its comma and newline.
+-- `channel` is the name of the channel that a conversation is, and `forked_from` the source of a fork: a writer finds
+-- conversations by them, without the index.
 CREATE TABLE @documents (
     num bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text COLLATE "C" NOT NULL,
@@ -31,10 +33,14 @@ CREATE TABLE @documents (
     ends_active boolean NOT NULL DEFAULT false,
     write uuid NOT NULL,
     head text NOT NULL DEFAULT '',
+    channel text COLLATE "C",
+    forked_from text COLLATE "C",
     rest text NOT NULL DEFAULT '',
     data bytea,
     UNIQUE (kind, id)
 ) WITH (fillfactor = 70);
+CREATE INDEX documents_channel ON @documents (channel) WHERE channel IS NOT NULL;
+CREATE INDEX documents_forked_from ON @documents (forked_from) WHERE forked_from IS NOT NULL;
 
 -- `message` is the message's id, which can have any character.
 CREATE TABLE @entries (
@@ -162,7 +168,7 @@ END $$;
 CREATE TYPE @writing AS (
     kind text, id text, write uuid, tag bigint, version bigint, exact boolean, active boolean,
     start integer, places integer[], inner_bytes bigint, messages bytea[], bodies text[], time text, stamp text,
-    head text, rest text, ends_active boolean, events text[], told text[], trash_kind text, trash_token text,
+    head text, channel text, forked_from text, rest text, ends_active boolean, events text[], told text[], trash_kind text, trash_token text,
     kinds text[], ids text[], versions bigint[], leases text[], fences bigint[]
 );
 
@@ -202,6 +208,8 @@ BEGIN
                 ends_active = coalesce(w.ends_active, ends_active),
                 write = w.write,
                 head = coalesce(w.head, head),
+                channel = CASE WHEN w.head IS NULL THEN channel ELSE w.channel END,
+                forked_from = CASE WHEN w.head IS NULL THEN forked_from ELSE w.forked_from END,
                 rest = coalesce(w.rest, rest),
                 data = p_data
             WHERE kind = w.kind AND id = w.id AND write <> w.write AND (
@@ -227,11 +235,11 @@ BEGIN
         ELSIF status IS NULL AND d.num IS NULL AND w.tag = 0 THEN
             INSERT INTO @documents (
                 kind, id, version, tag, era, entries, inner_bytes, updated_at, newest, time, ends_active, write, head,
-                rest, data
+                channel, forked_from, rest, data
             ) VALUES (
                 w.kind, w.id, next, next, next, added, coalesce(w.inner_bytes, octet_length(w.bodies[1]) + 2),
                 coalesce(w.stamp, ''), coalesce(w.stamp, ''), coalesce(w.time, ''), coalesce(w.ends_active, false),
-                w.write, coalesce(w.head, ''), coalesce(w.rest, ''), p_data
+                w.write, coalesce(w.head, ''), w.channel, w.forked_from, coalesce(w.rest, ''), p_data
             ) RETURNING * INTO d;
             EXIT;
         ELSIF d.num IS NULL OR w.tag = 0 THEN
@@ -257,6 +265,10 @@ BEGIN
     END LOOP;
     IF w.start IS NOT NULL THEN  -- The entries from here on are replaced.
         DELETE FROM @entries WHERE doc = d.num AND place >= w.start;
+    ELSIF w.places IS NOT NULL THEN
+        UPDATE @entries AS e SET message = n.message, body = n.body
+            FROM unnest(w.places, w.messages, w.bodies) AS n (place, message, body)
+            WHERE e.doc = d.num AND e.place = n.place;
     END IF;
     IF added = 1 THEN  -- Nearly always; without a set it takes less.
         INSERT INTO @entries VALUES (d.num, d.entries - 1, w.messages[1], w.bodies[1]);
@@ -265,10 +277,6 @@ BEGIN
             FROM unnest(w.messages, w.bodies) WITH ORDINALITY AS e (m, b, i);
     END IF;
     IF w.trash_token IS NOT NULL THEN
-    ELSIF w.places IS NOT NULL THEN
-        UPDATE @entries AS e SET message = n.message, body = n.body
-            FROM unnest(w.places, w.messages, w.bodies) AS n (place, message, body)
-            WHERE e.doc = d.num AND e.place = n.place;
         INSERT INTO @trash (token, kind, id, data) VALUES (w.trash_token, w.trash_kind, w.id, p_trash);
     END IF;
     FOR i IN 1 .. cardinality(w.events) LOOP

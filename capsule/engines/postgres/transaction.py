@@ -27,7 +27,7 @@ from capsule.engines.interface import (
 )
 from capsule.engines.postgres import change_events, layout
 from capsule.engines.postgres.layout import RowState
-from capsule.engines.postgres.writing import DocumentWrite, message_key
+from capsule.engines.postgres.writing import DocumentWrite, head_columns, message_key
 from capsule.errors import ConcurrentWrite
 from capsule.format import validation
 from capsule.format.documents.head import ParsedHead
@@ -170,7 +170,7 @@ class PostgresTransaction:
         }
         save |= {"active": old.ends_active, "time": time, "stamp": updated_at}
         if head is not None:
-            save |= {"head": layout.encode_fields(new_head), "rest": self._changed_rest(head)}
+            save |= {**head_columns(head), "rest": self._changed_rest(head)}
         self._write(
             save, change_events.append_events(self._kind, ids, old.head.document, new_head or None)
         )
@@ -203,8 +203,7 @@ class PostgresTransaction:
         save = self._base_write(
             exact=self._has_read or bool(self._missing), ends_active=ends_active
         )
-        save |= {"stamp": stamp}
-        save |= {"head": layout.encode_fields(head_fields(head)), "rest": rest}
+        save |= {"stamp": stamp, "rest": rest, **head_columns(head)}
         events = change_events.head_change_events(
             self._kind, old.head.document, head, has_context=context is not None
         )
@@ -228,8 +227,8 @@ class PostgresTransaction:
         new = layout.split_document(document)
         save = self._base_write(exact=True, ends_active=False) | {
             "stamp": str(document.get("updatedAt", "")),
-            "head": new.head,
             "rest": new.rest,
+            **head_columns(document),
         }
         save |= _changed_entries(document["history"], old_bodies, new.bodies)
         trash = removed and (removed[0], codec.encode(removed[1]))

@@ -19,11 +19,13 @@ from uuid import uuid4
 
 import orjson
 
-from capsule.engines.interface import Lease, ReadSet, Trashed
+from capsule.engines.entries import head_fields
+from capsule.engines.interface import Document, Lease, ReadSet, Trashed
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.change_events import UNREPORTED, Events
 from capsule.engines.postgres.layout import RowState
 from capsule.errors import AlreadyExists, ConcurrentWrite, NotFound, StoreBusy
+from capsule.format.documents.channels import channel_in
 from capsule.format.documents.head import ParsedHead
 
 if TYPE_CHECKING:
@@ -56,7 +58,8 @@ class DocumentWrite(TypedDict, total=False):
         time: The time that an append gives its messages. The database moves it forward if the
             document has a later one.
         stamp: The new `updatedAt`. The database moves it forward likewise.
-        head, rest, ends_active: New values of these columns.
+        head: The new head, with `channel` and `forked_from`, as `head_columns` returns them.
+        rest, ends_active: New values of these columns.
     """
 
     kind: str
@@ -66,13 +69,15 @@ class DocumentWrite(TypedDict, total=False):
     exact: bool
     active: bool
     start: int
+    places: list[int]
     inner_bytes: int
     messages: list[str]
     bodies: list[str]
-    places: list[int]
     time: str
     stamp: str | None
     head: str | None
+    channel: str | None
+    forked_from: str | None
     rest: str | None
     ends_active: bool | None
 
@@ -98,23 +103,23 @@ class DocumentWriter:
         data: bytes | None = None,
         trash: tuple[str, bytes] | None = None,
         parsed: ParsedHead | None = None,
+        document_lock: DocumentLock | None = None,
     ) -> RowState:
         """Write a document, and return its new state.
 
         Args:
             save: The write.
-        document_lock: DocumentLock | None = None,
             read_set: The versions and leases that the decision to write was based on.
             events: The events that it adds to the feed of changes.
             data: The bytes of a document without entries.
             trash: A kind and a document that the write adds to the trash.
             parsed: The parsed head, if this write leaves the head unchanged.
+            document_lock: The lock of the document, if the caller has taken it.
 
         Returns:
             The new state. Its `version` is 0 if an earlier try had done the write, since others may
             have appended after it.
 
-            document_lock: The lock of the document, if the caller has taken it.
         Raises ConcurrentWrite, AlreadyExists, StoreBusy: nothing was written. Raises StorageFailed,
         whose message tells whether the write is stored, and Refused. Cost: one round trip.
         """
@@ -176,11 +181,6 @@ class DocumentWriter:
         self._check_status(status, read_set)
         return Trashed(id, deleted_at, token, "")
 
-    def _check_status(self, status: str, read_set: ReadSet) -> None:
-        """Raise the error of a write that was not done, and report one that was."""
-        if status == "lease":
-            name = next(lease.name for lease in read_set.values() if isinstance(lease, Lease))
-            raise lease_lost(name)
     def _write(
         self,
         statement: str,
@@ -193,6 +193,11 @@ class DocumentWriter:
             return document_lock.write(statement, values, write_name)
         return self._database.write(statement, named=values, write_name=write_name)
 
+    def _check_status(self, status: str, read_set: ReadSet) -> None:
+        """Raise the error of a write that was not done, and report one that was."""
+        if status == "lease":
+            name = next(lease.name for lease in read_set.values() if isinstance(lease, Lease))
+            raise lease_lost(name)
         if status not in ("ok", "done"):
             raise ConcurrentWrite
         self._on_written()
@@ -228,6 +233,29 @@ class PostgresVersion:
 def number_of(version: Any) -> int:
     """Return the number of a version of a document: 0 for None, -1 for one of another engine."""
     return 0 if version is None else getattr(version, "number", -1)
+
+
+def head_columns(document: Document) -> DocumentWrite:
+    """Return the fields of a write with the head of this document.
+
+    `Engine.heads_with` finds the document by the values of `channel` and `forked_from`.
+    """
+    metadata = document.get("metadata")
+    channel = forked_from = None
+    if isinstance(metadata, dict):
+        channel_fields = channel_in(metadata)
+        channel = channel_fields and storable(channel_fields.name)
+        forked_from = storable(metadata.get("forkedFrom"))
+    return {
+        "head": layout.encode_fields(head_fields(document)),
+        "channel": channel,
+        "forked_from": forked_from,
+    }
+
+
+def storable(value: Any) -> str | None:
+    """Return a text that can be the value of a column, else None. No valid name or id is another."""
+    return value if isinstance(value, str) and value.isprintable() else None
 
 
 def message_key(id: str) -> str:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from capsule import ids, timestamps
 from capsule.engines.interface import CONVERSATIONS, Trashed
-from capsule.engines.queries import ListRequest
 from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.channels import channel_in
 from capsule.format.documents.creation import new_capsule
@@ -202,12 +201,13 @@ class Forks:
             id: The conversation.
             deep: Also list the forks of these forks, and so on, each after its source.
 
-        Raises StorageFailed, StoreBusy. Cost: as `heads`.
+        Raises StorageFailed, StoreBusy. Cost: as `heads`. In a database, a round trip for each
+        listed source.
         """
         fork_ids = dict[str, None]()  # A set that keeps the order.
         sources = [id]
         for source in sources:  # It grows while it is read.
-            forks = self._store.queries.conversations(ListRequest(forks_of=source)).heads
+            forks = self._store.engine.heads_with("forkedFrom", source)
             new_ids = [head.id for head in forks if head.id not in fork_ids]
             fork_ids |= dict.fromkeys(new_ids)
             if deep:
