@@ -4,20 +4,32 @@
 the first request that needs them, so that the handshake is fast. Middleware lists only permitted
 tools. `call_tool`, `read_resource` and `get_prompt` turn errors of the store into texts.
 
-What must stay true: a name is registered once (the SDK ignores the second silently). An error of
-the store reaches the client as text. Nothing here depends on a transport.
+What must stay true:
+- A name is registered once (the SDK ignores the second silently). An error of the store reaches the
+  client as text. Nothing here depends on a transport.
+- Calls that wait for one conversation, which another process may hold for seconds, use few of the
+  threads. So they delay neither calls on other conversations nor calls that read, which run in
+  threads of their own.
+- A repeated call is recognised but never held back, because it may be intended. Calls of two agents,
+  of two sessions or of two projects (an agent's id belongs to one) are never taken for the same.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
+import anyio
 import anyio.to_thread
+import orjson
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
@@ -42,11 +54,9 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.mcp_server import errors, sdk
 from capsule.mcp_server.access import Toolset, required_scope
 from capsule.mcp_server.extensions import ServerExtension, extensions_for
-from capsule.mcp_server.logs import ClientLogHandler
+from capsule.mcp_server.notifications import ClientLogHandler, Subscriptions, VisibilityBus
 from capsule.mcp_server.stores import access_of, store_of
-from capsule.mcp_server.subscriptions import Subscriptions, VisibilityBus
-from capsule.mcp_server.tools.answers.results import format_for_client
-from capsule.mcp_server.tools.call_limits import RecentCalls, WriteLimiter
+from capsule.mcp_server.tools.answers import format_for_client
 from capsule.untrusted_text import visible
 
 if TYPE_CHECKING:
@@ -55,6 +65,78 @@ if TYPE_CHECKING:
 
     from capsule.mcp_server.stores import ClientStores
     from capsule.store.store import CoreStore
+
+
+# -- Limits of calls -------------------------------------------------------------------------------
+
+#: Threads for calls that write, in all and for one conversation.
+_THREADS = 64
+_THREADS_PER_CONVERSATION = 4
+#: The seconds after which a call is forgotten, and the most calls that are remembered.
+_MEMORY_S, _MAX_CALLS = 600.0, 10_000
+
+
+class WriteLimiter:
+    """The limits for calls that write, on one server."""
+
+    def __init__(self) -> None:
+        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._limiters: WeakValueDictionary[str, anyio.CapacityLimiter] = WeakValueDictionary()
+
+    def limited(self, call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """Return `call` as a coroutine that runs it in a thread within the limits. The call names
+        its conversation, if any, as `id` or `conversation`.
+        """
+
+        @functools.wraps(call)
+        async def run(**arguments: Any) -> Any:
+            id = str(arguments.get("id") or arguments.get("conversation") or "")
+            limiter = self._limiters.get(id)
+            if limiter is None:
+                limiter = self._limiters[id] = anyio.CapacityLimiter(
+                    _THREADS_PER_CONVERSATION if id else _THREADS
+                )
+            async with limiter:
+                return await anyio.to_thread.run_sync(
+                    functools.partial(call, **arguments), limiter=self._threads
+                )
+
+        return run
+
+
+class RecentCalls:
+    """The calls of the last ten minutes that succeeded. Not thread-safe."""
+
+    def __init__(self) -> None:
+        #: The time of each call by the monotonic clock, in seconds, the oldest first.
+        self._call_times: dict[tuple[str | None, str, bytes], float] = {}
+
+    def seconds_since_same_call(
+        self, agent: str | None, session: str, tool: str, inputs: Mapping[str, Any]
+    ) -> float | None:
+        """Remember a call that succeeded.
+
+        Args:
+            agent: The agent that made it. None: the owner of the store.
+            session: The session that it belongs to.
+            tool: The name of the tool.
+            inputs: Its arguments as JSON.
+
+        Returns:
+            The seconds since the same call succeeded before. None: it did not within ten minutes.
+        """
+        digest = sha256(orjson.dumps([tool, inputs], option=orjson.OPT_SORT_KEYS)).digest()
+        now = time.monotonic()
+        last_call_s = self._call_times.pop((agent, session, digest), None)
+        self._call_times[agent, session, digest] = now
+        if len(self._call_times) > _MAX_CALLS:
+            del self._call_times[next(iter(self._call_times))]
+        if last_call_s is None or now - last_call_s > _MEMORY_S:
+            return None
+        return now - last_call_s
+
+
+# -- The server ------------------------------------------------------------------------------------
 
 
 class CapsuleServer(MCPServer[Any]):
@@ -319,7 +401,7 @@ def build(
     async def complete(
         ctx: ServerRequestContext[Any], params: CompleteRequestParams
     ) -> CompleteResult:
-        from capsule.mcp_server.prompts import completed
+        from capsule.mcp_server.resources import completed
 
         server.ready()
         return CompleteResult(
@@ -333,12 +415,12 @@ def build(
 
 
 def _register(room_names: Sequence[str], server: CapsuleServer) -> None:
-    from capsule.mcp_server import prompts, resources
+    from capsule.mcp_server import resources
 
     for tool, hints in chain.from_iterable(extension.tools() for extension in server.extensions):
         server.add_lean_tool(tool, hints)
-    resources.register(server)
+    resources.register_resources(server)
     server.list_store_resources = resources.resource_page
     for room in rooms.installed(room_names):
         room.register_resources(server)
-    prompts.register(server)
+    resources.register_prompts(server)

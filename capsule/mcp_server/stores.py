@@ -30,7 +30,7 @@ import anyio.to_thread
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.mcp_server import sdk
 from capsule.mcp_server.access import SCOPES, Access, Scope
-from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
+from capsule.mcp_server.transport.process import run_in_daemon_thread
 from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:

@@ -22,14 +22,9 @@ from capsule.engines.interface import DocumentNotifier
 from capsule.errors import InvalidInput
 from capsule.mcp_server.extensions import ServerExtension
 from capsule.mcp_server.stores import stores_of
-from capsule.mcp_server.tools.answers.results import (
-    RowOutput,
-    ToolOutput,
-    row_list_result,
-    tool_result,
-)
+from capsule.mcp_server.tools.answers import RowOutput, ToolOutput, row_list_result, tool_result
+from capsule.mcp_server.tools.reading import wait_with_progress
 from capsule.mcp_server.tools.registry import ADDS, REPLACES, SETS, Tools
-from capsule.mcp_server.tools.waiting import wait_with_progress
 from capsule.untrusted_text import quoted, word
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from capsule.engines.local_documents import LocalDocuments
     from capsule.mcp_server.access import Scope as Allowed
-    from capsule.mcp_server.transport.tokens import Token, Tokens
+    from capsule.mcp_server.access import Token, Tokens
 
 #: How long a cookie is valid, in seconds.
 _COOKIE_S: Final = 30 * 86_400

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from capsule.errors import CapsuleError, InvalidInput
-from capsule.mcp_server.transport.event_stream import encode_batch, stream_events
+from capsule.mcp_server.transport.process import encode_batch, stream_events
 from capsule.watch.events import check_topics
 from capsule.web.view import View
 

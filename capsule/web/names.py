@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from capsule.engines.local_documents import LocalDocuments
-    from capsule.mcp_server.transport.http_process import ListeningSocket
+    from capsule.mcp_server.transport.process import ListeningSocket
 
 
 def own_name(local: LocalDocuments) -> str:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from capsule.mcp_server.transport import http_process
+from capsule.mcp_server.transport import process
 from capsule.web import events
 from capsule.web.gate import Gate
 from capsule.web.pages import (
@@ -37,7 +37,7 @@ from capsule.web.view import View, get
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from capsule.mcp_server.transport.http_process import ListeningSocket
+    from capsule.mcp_server.transport.process import ListeningSocket
 
 #: How long requests may still run when the server ends, in seconds.
 _SHUTDOWN_S: Final = 0.5
@@ -114,7 +114,7 @@ def serve(
     }
     if tls is not None:
         options["ssl_certfile"], options["ssl_keyfile"] = tls
-    http_process.run(
+    process.run(
         application(site, hosts),
         listener,
         ready,

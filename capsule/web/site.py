@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import jinja2
 
     from capsule import Store
-    from capsule.mcp_server.transport.tokens import Tokens
+    from capsule.mcp_server.access import Tokens
 
 #: The greatest numbers of connections: of all, of all without a cookie, and of those without a cookie
 #: from one address (possibly a proxy). A browser opens up to six.

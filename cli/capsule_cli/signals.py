@@ -1,5 +1,5 @@
 """Handle SIGINT and SIGTERM in commands. The server handles them in
-`capsule.mcp_server.transport.process_exit`.
+`capsule.mcp_server.transport.process`.
 
 A command that holds a lock or has started a program runs in a `SignalGuard`. The guard raises
 KeyboardInterrupt or SystemExit, so that the command is unwound. Work in steps is interrupted only

@@ -45,10 +45,10 @@ from pydantic import BaseModel, Field
 
 import capsule
 from capsule.mcp_server import resources, sdk
+from capsule.mcp_server.access import Tokens
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.stores import ClientStores, HttpClientStores
-from capsule.mcp_server.transport import http, http_process
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.transport import http, process
 from capsule.public import Store
 from tests.conformance import questions
 
@@ -295,7 +295,7 @@ def main() -> None:
     store = place / "store"
     Store.init(store)
     stores = HttpClientStores(str(store))
-    listener = http_process.listen("127.0.0.1", 0)
+    listener = process.listen("127.0.0.1", 0)
     tokens = Tokens(place / "config", str(store))
     (place / "token").write_text(tokens.add("suite", scope="admin"))
     ready = functools.partial(print, listener.url + http.PATH, flush=True)

@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 from capsule import CapsuleError, InvalidInput, NotFound, Refused, StorageFailed, Store
 from capsule.engines.postgres.address import Address
 from capsule.engines.postgres.index import _TABLES
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from capsule.store.copying import copy_store
 from capsule.watch.stream import Watch
 from capsule.web.server import application

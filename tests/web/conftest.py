@@ -73,7 +73,7 @@ def client(store: Store, tmp_path: Path) -> Iterator[TestClient]:
     """
     from starlette.testclient import TestClient
 
-    from capsule.mcp_server.transport.tokens import Tokens
+    from capsule.mcp_server.access import Tokens
     from capsule.web.server import application
     from capsule.web.site import WebSite
 

@@ -14,8 +14,8 @@ import pytest
 
 from capsule import Store
 from capsule.errors import Refused
-from capsule.mcp_server.transport import http_process
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
+from capsule.mcp_server.transport import process
 from capsule.web.names import address_for_browser, own_name
 from capsule.web.server import application
 from capsule.web.site import WebSite
@@ -286,9 +286,9 @@ def test_no_stranger_is_told_the_name_of_the_server(door: Door) -> None:
 
 
 def test_a_browser_gets_the_name_where_it_can_be_reached_by_it() -> None:
-    with http_process.listen("127.0.0.1", 0).socket as listening:
+    with process.listen("127.0.0.1", 0).socket as listening:
         port = listening.getsockname()[1]
-        here = http_process.ListeningSocket(listening, "127.0.0.1", port, True)
+        here = process.ListeningSocket(listening, "127.0.0.1", port, True)
         assert (
             address_for_browser("capsule-1.localhost", here, "linux")
             == f"http://capsule-1.localhost:{port}"
@@ -298,7 +298,7 @@ def test_a_browser_gets_the_name_where_it_can_be_reached_by_it() -> None:
             address_for_browser("capsule-1.invalid", here, "darwin") == f"http://127.0.0.1:{port}"
         )
         assert address_for_browser("localhost", here, "darwin") == f"http://localhost:{port}"
-        other = http_process.ListeningSocket(listening, "127.0.0.2", port, True)
+        other = process.ListeningSocket(listening, "127.0.0.2", port, True)
         assert (
             address_for_browser("capsule-1.localhost", other, "linux") == f"http://127.0.0.2:{port}"
         )

@@ -19,7 +19,7 @@ import pytest
 
 from capsule import Store
 from capsule.errors import InvalidInput, Refused
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from tests.core.mcp_server.serving import environment
 from tests.web.serving import PATIENCE_S, Served
 

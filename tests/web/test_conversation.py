@@ -13,7 +13,7 @@ from capsule import Store
 from capsule.engines.files.engine import FilesEngine
 from capsule.format.tree.tree import Tree
 from capsule.ids import keyed_message_id
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from capsule.web.pages.history import runs_of
 from tests.processes import Child, until
 from tests.web import stores

@@ -19,7 +19,7 @@ from tests.web.test_admission import Door, tokens  # noqa: F401
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
 
-    from capsule.mcp_server.transport.tokens import Tokens
+    from capsule.mcp_server.access import Tokens
 
 MB = 1 << 20
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capsule import Store
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from tests.processes import until
 from tests.web.browser import Guard, check_axe, screenshot
 from tests.web.serving import Served

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capsule import Store
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from capsule.messaging import doorbells
 from capsule.messaging.directory import StoreAgents
 from capsule.messaging.doorbells import DoorbellTarget

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from capsule import Store
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from tests.web.drawn import buttons, press, text
 from tests.web.test_admission import Door
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 import pytest
 
 from capsule import Store
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from capsule.web import events, pages
 from capsule.web.server import ROUTES
 from tests.web import stores

@@ -8,7 +8,7 @@ import pytest
 
 from capsule import Store
 from capsule.engines.interface import INBOUND
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
 from capsule.sessions.worker.worker import Prompt

@@ -21,7 +21,7 @@ from tests.web.test_admission import Door, tokens
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
-    from capsule.mcp_server.transport.tokens import Tokens
+    from capsule.mcp_server.access import Tokens
 
 __all__ = ["tokens"]  # A fixture.
 #: A form without fields: a browser says what it is, also when it is empty.

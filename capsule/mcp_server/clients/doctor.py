@@ -19,8 +19,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from capsule.mcp_server.clients.programs import LaunchCommand
-from capsule.mcp_server.tools.answers.results import token_cost
+from capsule.mcp_server.clients.settings import LaunchCommand
+from capsule.mcp_server.tools.answers import token_cost
 
 #: Seconds for starting the server, all requests and stopping it.
 TIMEOUT_S = 30.0

@@ -2,24 +2,29 @@
 
 What must stay true: a tool checks its arguments, reads the store, and returns an output. No output
 costs more than 10,000 tokens, unless the call asks for more. The parameters have the names that
-clients see, so they are in camelCase.
+clients see, so they are in camelCase. A wait occupies no thread, and ends with the call: at once if
+the client cancels it or closes its input, and within seconds if the client disconnects.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+import anyio
 import anyio.to_thread
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult
 from pydantic import Field
 
 from capsule.engines.queries import Filter
-from capsule.errors import InvalidInput
-from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.answers import pages, results
-from capsule.mcp_server.tools.answers.results import (
+from capsule.errors import CapsuleError, InvalidInput
+from capsule.mcp_server.errors import ExplainedError
+from capsule.mcp_server.stores import store_of, stores_of
+from capsule.mcp_server.tools import answers
+from capsule.mcp_server.tools.answers import (
     ChangeListOutput,
     ChangeOutput,
     HitOutput,
@@ -29,12 +34,79 @@ from capsule.mcp_server.tools.answers.results import (
     output_forms,
     tool_result,
 )
-from capsule.mcp_server.tools.waiting import wait_with_progress
 from capsule.untrusted_text import TextFence, counted, quoted, visible, word
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.queries import Hit as FoundHit
+
+
+# -- Waiting ---------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+_PROGRESS_S = 5
+
+
+async def wait_with_progress(
+    ctx: Context[Any, Any], seconds: float, purpose: str, wait: Callable[..., Awaitable[T]]
+) -> T:
+    """Wait, and send a progress notification at once and then every five seconds.
+
+    Args:
+        ctx: The context of the call.
+        seconds: The longest wait.
+        purpose: What the call waits for, in words for the user: "waiting for changes".
+        wait: Waits for `timeout_s` seconds. It is called again with 0 if the client has closed its
+            input.
+
+    Raises:
+        ExplainedError: The client has disconnected.
+        CapsuleError: As `wait` does.
+    """
+    result: T | None = None
+    input_ended = stores_of(ctx).ended
+    failure: CapsuleError | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_report_progress, ctx, seconds, purpose, tasks.cancel_scope)
+        tasks.start_soon(_cancel_after, input_ended, tasks.cancel_scope)
+        try:
+            result = await wait(timeout_s=seconds)
+        except CapsuleError as error:  # A task group would wrap it.
+            failure = error
+        tasks.cancel_scope.cancel()
+    if result is None and failure is None and input_ended.is_set():
+        result = await wait(timeout_s=0)
+    if result is None:
+        raise failure or ExplainedError("the client has left")
+    return result
+
+
+async def is_disconnected(ctx: Context[Any, Any]) -> bool:
+    """Return whether nobody waits for the result of a call any more, because an HTTP connection
+    broke.
+    """
+    request: Any = ctx.request_context.request
+    return request is not None and await request.is_disconnected()
+
+
+async def _cancel_after(input_ended: anyio.Event, wait: anyio.CancelScope) -> None:
+    await input_ended.wait()
+    wait.cancel()
+
+
+async def _report_progress(
+    ctx: Context[Any, Any], seconds: float, purpose: str, wait: anyio.CancelScope
+) -> None:
+    start_s = time.monotonic()
+    while True:
+        if await is_disconnected(ctx):
+            wait.cancel()
+        elapsed_s = time.monotonic() - start_s
+        await ctx.report_progress(round(elapsed_s, 1), seconds, purpose)
+        await anyio.sleep(_PROGRESS_S)
+
+
+# -- The tools -------------------------------------------------------------------------------------
 
 #: The most that an output costs, in tokens, unless the call asks for more.
 BUDGET = 10_000
@@ -71,7 +143,7 @@ def list_conversations(
     ] = "",
     limit: Annotated[int, Field(ge=1, le=100)] = 20,
     cursor: Cursor = "",
-) -> Annotated[CallToolResult, results.ConversationListOutput]:
+) -> Annotated[CallToolResult, answers.ConversationListOutput]:
     """List conversations: pinned ones, then the newest change first."""
     store, client_forms = store_of(ctx), output_forms(ctx.client_capabilities)
     conditions = Filter(
@@ -84,9 +156,9 @@ def list_conversations(
         source=source or None,
     )
     page = store.list(conditions, limit=limit, cursor=cursor)
-    listed = (results.conversation_output(head, store.instance_id) for head in page.heads)
+    listed = (answers.conversation_output(head, store.instance_id) for head in page.heads)
     fitting = fit_to_budget(
-        listed, results.conversation_line, BUDGET - _LIST_FRAME_TOKENS, client_forms
+        listed, answers.conversation_line, BUDGET - _LIST_FRAME_TOKENS, client_forms
     )
     next_cursor = page.cursor(len(fitting))
     lines = [
@@ -94,7 +166,7 @@ def list_conversations(
             f"{counted(page.total, 'conversation')}, pinned ones, then the newest change first; id | "
             "title | type | changed:"
         ),
-        *map(results.conversation_line, fitting),
+        *map(answers.conversation_line, fitting),
     ]
     if next_cursor:
         lines.append(f"For more: cursor: {quoted(next_cursor, _MAX_CURSOR_CHARS)}")
@@ -102,7 +174,7 @@ def list_conversations(
         lines = ["No conversation fits. Make one with create_conversation."]
     return tool_result(
         "\n".join(lines),
-        results.ConversationListOutput(conversations=fitting, total=page.total, cursor=next_cursor),
+        answers.ConversationListOutput(conversations=fitting, total=page.total, cursor=next_cursor),
     )
 
 
@@ -132,13 +204,13 @@ def read_conversation(
     store_page = store.page(
         head.id, 1 if offset else last, around=message or None, cursor=cursor or None
     )
-    page = pages.fit_page(
+    page = answers.fit_page(
         store_page,
         head,
         maxTokens,
         client_forms,
         offset,
-        None if cursor or offset else pages.first_page_facts(store, head),
+        None if cursor or offset else answers.first_page_facts(store, head),
     )
     return tool_result(page_text(page, quoted(head.title)), page)
 
@@ -149,7 +221,7 @@ def page_text(page: MessagePageOutput, title: str) -> str:
     if page.source:
         lines.append(f"It is {page.source}.")
     if page.mcp_servers:
-        lines.append(f"MCP servers switched here: {results.describe_servers(page.mcp_servers)}.")
+        lines.append(f"MCP servers switched here: {answers.describe_servers(page.mcp_servers)}.")
     if any(message.sibling for message in page.messages):
         lines.append(
             "2/3 beside a message: it is the second of 3 alternatives; the tool branch switches."
@@ -159,7 +231,7 @@ def page_text(page: MessagePageOutput, title: str) -> str:
         labelled = []
         previous_time = ""
         for message in page.messages:
-            labelled.append((pages.message_label(message, previous_time), message.text))
+            labelled.append((answers.message_label(message, previous_time), message.text))
             previous_time = message.time or ""
         lines.append(fence.enclose(labelled))
     for way, cursor in (("older", page.older), ("newer", page.newer)):
@@ -218,7 +290,7 @@ def search(
         hits = [_hit(hit) for hit in page.hits]
         lines = [_hit_line(hit) for hit in hits]
         costs = [
-            results.output_cost(hit, line, client_forms)
+            answers.output_cost(hit, line, client_forms)
             for hit, line in zip(hits, lines, strict=True)
         ]
         if page_limit == 1 or sum(costs) <= BUDGET - _FRAME_TOKENS:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mcp_types import ToolAnnotations
 
-from capsule.mcp_server.tools import branches, reading, writing
+from capsule.mcp_server.tools import reading, writing
 
 #: The hints for clients about a tool.
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -31,8 +31,8 @@ CONVERSATIONS: Tools = (
     (writing.create_conversation, ADDS),
     (writing.append_message, ADDS),
     (writing.edit_message, REPLACES),
-    (branches.branch, ADDS),
-    (branches.delete_messages, REPLACES),
+    (writing.branch, ADDS),
+    (writing.delete_messages, REPLACES),
     (writing.update_conversation, REPLACES),
     (writing.delete_conversation, REPLACES),
     (writing.lock_conversation, SETS),

@@ -33,21 +33,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from capsule.errors import CapsuleError, InvalidInput
+from capsule.mcp_server.sdk import MalformedMessage, encode_error, parse_message
 from capsule.mcp_server.stores import log
-from capsule.mcp_server.transport import http_process
-from capsule.mcp_server.transport.event_stream import stream_events
-from capsule.mcp_server.transport.http_process import ListeningSocket
-from capsule.mcp_server.transport.jsonrpc import MalformedMessage, encode_error, parse_message
-from capsule.mcp_server.transport.process_exit import run_in_daemon_thread
+from capsule.mcp_server.transport import process
+from capsule.mcp_server.transport.process import (
+    ListeningSocket,
+    run_in_daemon_thread,
+    stream_events,
+)
 from capsule.untrusted_text import visible
 from capsule.watch.events import check_topics
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from capsule.mcp_server.access import Tokens
     from capsule.mcp_server.server import CapsuleServer
     from capsule.mcp_server.stores import HttpClientStores
-    from capsule.mcp_server.transport.tokens import Tokens
 
 
 #: The paths of the protocol and of the events.
@@ -383,7 +385,7 @@ def serve(
         partial(_close_idle_loop, guard, stores, tokens),
         *server.background_tasks(),
     ]
-    http_process.run(
+    process.run(
         guard,
         listener,
         ready,

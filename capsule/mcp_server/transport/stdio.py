@@ -29,8 +29,8 @@ from mcp_types import (
 )
 
 from capsule.mcp_server import sdk
-from capsule.mcp_server.transport.jsonrpc import MalformedMessage, encode_error, parse_message
-from capsule.mcp_server.transport.process_exit import call_on_signal, finish, run_in_daemon_thread
+from capsule.mcp_server.sdk import MalformedMessage, encode_error, parse_message
+from capsule.mcp_server.transport.process import call_on_signal, finish, run_in_daemon_thread
 
 if TYPE_CHECKING:
     from capsule.mcp_server.server import CapsuleServer

@@ -18,7 +18,7 @@ from capsule.errors import NotFound
 from capsule.format.documents.agents import GLOBAL
 from capsule.mcp_server.resources import JSON, as_json
 from capsule.mcp_server.stores import store_of
-from capsule.mcp_server.tools.answers.results import (
+from capsule.mcp_server.tools.answers import (
     CONTENT_BUDGET,
     RowListOutput,
     ToolOutput,

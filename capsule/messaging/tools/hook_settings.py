@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from capsule.errors import InvalidDocument, Problem
-from capsule.mcp_server.clients.programs import MachinePaths, McpProgram, Scope
 from capsule.mcp_server.clients.settings import (
+    MachinePaths,
+    McpProgram,
     SettingsChange,
     SettingsFile,
+    SettingsScope,
     ensure_literal,
     read_settings,
 )
@@ -65,7 +67,7 @@ HOOKED: tuple[McpProgram, ...] = (
 
 def install(
     client: McpProgram,
-    scope: Scope,
+    scope: SettingsScope,
     places: MachinePaths,
     program: Sequence[str],
     options: Sequence[str],
@@ -99,7 +101,7 @@ def install(
     return _settings_change(file, scope, hooks, paste)
 
 
-def uninstall(client: McpProgram, scope: Scope, places: MachinePaths) -> SettingsChange:
+def uninstall(client: McpProgram, scope: SettingsScope, places: MachinePaths) -> SettingsChange:
     """Plan the change that removes Capsule's hooks from the settings of a client.
 
     Raises InvalidDocument, as `install` does.
@@ -162,7 +164,7 @@ def _is_own(handler: Any) -> bool:
 
 
 def _settings_change(
-    file: SettingsFile, scope: Scope, hooks: dict[str, Any], paste: str
+    file: SettingsFile, scope: SettingsScope, hooks: dict[str, Any], paste: str
 ) -> SettingsChange:
     """Return the change that sets the hooks in a file. If it can't be made without losing comments,
     it has only the text to paste.

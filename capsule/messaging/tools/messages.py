@@ -19,7 +19,7 @@ from pydantic import Field
 from capsule.errors import InvalidInput
 from capsule.format.documents.agents import direct_id
 from capsule.mcp_server.stores import store_of, stores_of
-from capsule.mcp_server.tools.answers.results import (
+from capsule.mcp_server.tools.answers import (
     CONTENT_BUDGET,
     RowListOutput,
     ToolOutput,
@@ -29,7 +29,7 @@ from capsule.mcp_server.tools.answers.results import (
     row_list_result,
     tool_result,
 )
-from capsule.mcp_server.tools.waiting import is_disconnected, wait_with_progress
+from capsule.mcp_server.tools.reading import is_disconnected, wait_with_progress
 from capsule.mcp_server.tools.writing import Key
 from capsule.messaging.channels import Channels
 from capsule.messaging.directory import StoreAgents

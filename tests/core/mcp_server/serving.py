@@ -24,8 +24,7 @@ from typing import Any
 import platformdirs
 
 from capsule.errors import NotFound
-from capsule.mcp_server.access import Scope
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Scope, Tokens
 
 ROOT = Path(__file__).resolve().parents[3]
 #: How long a test waits for what must come, in seconds.

@@ -17,7 +17,7 @@ from capsule import Store
 from capsule.mcp_server.access import Access, Scope, Toolset
 from capsule.mcp_server.server import CapsuleServer, build
 from capsule.mcp_server.stores import ClientStores
-from capsule.mcp_server.tools.answers.results import EXTENSION
+from capsule.mcp_server.tools.answers import EXTENSION
 
 
 @cache

@@ -16,7 +16,7 @@ import pytest
 from capsule import Store
 from capsule.errors import InvalidInput, Refused
 from capsule.mcp_server.access import SCOPES
-from capsule.mcp_server.transport.http_process import listen, parse
+from capsule.mcp_server.transport.process import listen, parse_address
 from tests.core.cli.conftest import Program
 from tests.core.mcp_server.serving import (
     HANDSHAKE,
@@ -76,7 +76,7 @@ def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
         ("0.0.0.0:80", ("0.0.0.0", 80)),
         ("[::1]:8765", ("::1", 8765)),
     ):
-        assert parse(text) == address
+        assert parse_address(text) == address
     for text in (
         "",
         "localhost",
@@ -88,7 +88,7 @@ def test_an_address_is_loopback_unless_it_says_otherwise() -> None:
         "-1",
     ):
         with pytest.raises(InvalidInput, match="not an address"):
-            parse(text)
+            parse_address(text)
 
 
 def test_the_server_says_where_it_is_and_that_it_is_well(root: Path) -> None:

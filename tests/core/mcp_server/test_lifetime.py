@@ -208,7 +208,7 @@ def test_a_long_poll_does_not_keep_the_server_from_ending(root: Path) -> None:
 
 
 def test_a_signal_releases_the_locks_before_the_process_ends(root: Path) -> None:
-    with over_stdio(root, limits={"process_exit._RELEASE_S": PATIENCE_S}) as client:
+    with over_stdio(root, limits={"process._RELEASE_S": PATIENCE_S}) as client:
         client.call("lock_conversation", id=ID)
         client.signal(signal.SIGTERM)
         assert client.ended() == 0

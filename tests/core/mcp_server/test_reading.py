@@ -10,7 +10,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.mcp_server.tools.answers.results import chars_within, token_cost
+from capsule.mcp_server.tools.answers import chars_within, token_cost
 from capsule.store import pages as module
 from tests.core.mcp_server.talking import data, talking, text
 

@@ -15,7 +15,7 @@ from mcp.client.extension import advertise
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from capsule import Store
-from capsule.mcp_server.tools.answers.results import EXTENSION
+from capsule.mcp_server.tools.answers import EXTENSION
 from tests.core.cli.conftest import Program
 from tests.core.mcp_server.serving import ROOT, Stdio, environment, over_stdio
 

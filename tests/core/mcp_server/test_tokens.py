@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from capsule import Store
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
-from capsule.mcp_server.transport.tokens import Tokens
+from capsule.mcp_server.access import Tokens
 from capsule_cli.app import app
 
 

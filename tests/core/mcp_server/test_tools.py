@@ -17,7 +17,7 @@ from capsule import Store
 from capsule.ids import keyed_message_id
 from capsule.mcp_server.server import CapsuleServer
 from capsule.mcp_server.stores import ClientStores
-from capsule.mcp_server.tools.answers.results import token_cost
+from capsule.mcp_server.tools.answers import token_cost
 from tests.core.mcp_server.talking import data, error, talking, text
 
 pytestmark = pytest.mark.anyio

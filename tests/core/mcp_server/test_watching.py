@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store
-from capsule.mcp_server.tools.answers.results import token_cost
+from capsule.mcp_server.tools.answers import token_cost
 from tests.core.mcp_server.talking import data, talking, text, until
 
 pytestmark = pytest.mark.anyio
@@ -98,7 +98,7 @@ async def test_a_write_of_another_ends_the_wait(store: Store, era: str) -> None:
 async def test_the_client_hears_that_the_wait_goes_on(
     store: Store, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsule.mcp_server.tools.waiting._PROGRESS_S", 0.01)
+    monkeypatch.setattr("capsule.mcp_server.tools.reading._PROGRESS_S", 0.01)
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:

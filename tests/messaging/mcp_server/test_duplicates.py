@@ -9,7 +9,7 @@ from mcp import Client
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.mcp_server.tools import call_limits
+from capsule.mcp_server import server
 from tests.core.mcp_server.talking import acting, data, text
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("agents")]
@@ -61,7 +61,7 @@ async def test_a_call_is_known_for_ten_minutes(
 ) -> None:
     async with acting(store, "anna") as anna:
         await send(anna)
-        monkeypatch.setattr(call_limits, "_MEMORY_S", 0.0)
+        monkeypatch.setattr(server, "_MEMORY_S", 0.0)
         assert not is_told(await send(anna))
 
 
@@ -83,8 +83,8 @@ async def test_what_makes_nothing_twice_and_what_failed_is_no_call_made_before(
 
 
 def test_only_so_many_calls_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_limits, "_MAX_CALLS", 2)
-    made = call_limits.RecentCalls()
+    monkeypatch.setattr(server, "_MAX_CALLS", 2)
+    made = server.RecentCalls()
     assert [
         made.seconds_since_same_call("anna", "s", "send", {"n": number}) for number in (1, 2, 3, 1)
     ] == [None] * 4

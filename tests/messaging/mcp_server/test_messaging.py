@@ -12,7 +12,7 @@ from mcp import Client
 from capsule import Store
 from capsule.mcp_server.server import build
 from capsule.mcp_server.stores import ClientStores
-from capsule.mcp_server.tools.answers.results import token_cost
+from capsule.mcp_server.tools.answers import token_cost
 from capsule.messaging.mail import Mail
 from capsule.messaging.tools.toolset import MESSAGING
 from capsule.messaging.unread import MessageListener
@@ -142,7 +142,7 @@ async def test_without_a_message_listen_answers_that_the_time_is_over(
 async def test_a_message_ends_a_wait_which_occupies_no_thread_and_says_that_it_goes_on(
     store: Store, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("capsule.mcp_server.tools.waiting._PROGRESS_S", 0.01)
+    monkeypatch.setattr("capsule.mcp_server.tools.reading._PROGRESS_S", 0.01)
     progress: list[tuple[float | None, str | None]] = []
     looks: list[int] = []
     found: list[str] = []

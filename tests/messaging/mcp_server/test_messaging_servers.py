@@ -202,7 +202,7 @@ def test_a_server_in_another_folder_serves_the_agent_and_leaves_that_folder_alon
     with Store.open(root) as store:
         store.agents.register("anna")
         store.agents.register("bob", str(home))
-        limits = {"process_exit._RELEASE_S": PATIENCE_S}
+        limits = {"process._RELEASE_S": PATIENCE_S}
         for name, cwd in (("anna", home), ("carl", other), ("bob", other)):
             with over_stdio(root, *TOOLS, "--as", name, cwd=cwd, limits=limits) as server:
                 sender = "bob" if name == "anna" else "anna"

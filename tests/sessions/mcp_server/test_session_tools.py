@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 
 from capsule import Store, timestamps
-from capsule.mcp_server.tools.answers.results import token_cost
+from capsule.mcp_server.tools.answers import token_cost
 from capsule.sessions.events import Route, destinations_event, inbound_message, reply_id
 from capsule.sessions.mcp_tools import SESSION
 from capsule.sessions.registry import AgentSetup, Registry, SessionRecord

@@ -36,16 +36,22 @@ from capsule_cli.shared.output import (
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.doctor import ProbeReport
-    from capsule.mcp_server.clients.programs import LaunchCommand, MachinePaths, McpProgram, Scope
-    from capsule.mcp_server.clients.settings import ServerEntry, SettingsChange
+    from capsule.mcp_server.clients.settings import (
+        LaunchCommand,
+        MachinePaths,
+        McpProgram,
+        ServerEntry,
+        SettingsChange,
+        SettingsScope,
+    )
 
 
-SCOPES: tuple[Scope, ...] = ("user", "project")
+SCOPES: tuple[SettingsScope, ...] = ("user", "project")
 
 
 def _complete_program(incomplete: str) -> list[tuple[str, str]]:
     """Return the names of programs that begin with `incomplete`, with their titles."""
-    from capsule.mcp_server.clients.programs import CLIENTS
+    from capsule.mcp_server.clients.settings import CLIENTS
 
     return [(client.name, client.title) for client in CLIENTS if client.name.startswith(incomplete)]
 
@@ -90,8 +96,7 @@ def install(
     Repeated, it changes the options that are given, and keeps the others of the entry. `mcp
     uninstall` removes them.
     """
-    from capsule.mcp_server.clients.programs import CLIENTS, LaunchCommand
-    from capsule.mcp_server.clients.settings import install
+    from capsule.mcp_server.clients.settings import CLIENTS, LaunchCommand, install
 
     paths = machine_paths()
     executable, *words = launch_words()  # This very `capsule`, by its absolute path.
@@ -131,10 +136,10 @@ def doctor(names: Names = None) -> None:
     It looks at your own settings and those of the project in the current directory, in which it
     starts the server. With --store, each has to serve it.
     """
-    from capsule.mcp_server.clients import programs
+    from capsule.mcp_server.clients import settings
 
     paths = machine_paths()
-    chosen = select_programs(programs.CLIENTS, names) if names else programs.CLIENTS
+    chosen = select_programs(settings.CLIENTS, names) if names else settings.CLIENTS
     store = named_store()
     checks = [
         check
@@ -163,7 +168,7 @@ class _EntryCheck:
     """
 
     client: McpProgram
-    scope: Scope
+    scope: SettingsScope
     path: str
     problems: tuple[str, ...]
     report: ProbeReport | None = None
@@ -230,24 +235,24 @@ def _check_entries(
 
 
 def _chosen_programs(
-    names: Sequence[str] | None, all_programs: bool, scope: Scope, paths: MachinePaths
+    names: Sequence[str] | None, all_programs: bool, scope: SettingsScope, paths: MachinePaths
 ) -> list[McpProgram]:
     """Return the named programs, or all that have settings on this machine."""
-    from capsule.mcp_server.clients import programs
+    from capsule.mcp_server.clients import settings
 
     refuse_if(all_programs and names, "means all programs, so name none", "--all")
     if all_programs:
-        present = [client for client in programs.CLIENTS if _has_settings(client, scope, paths)]
+        present = [client for client in settings.CLIENTS if _has_settings(client, scope, paths)]
         if not present:
             raise CommandStopped("no settings of a program were found; name the programs")
         return present
     if not names:
         raise usage_error(
             "name programs, or give --all: "
-            f"{', '.join(client.name for client in programs.CLIENTS)}",
+            f"{', '.join(client.name for client in settings.CLIENTS)}",
             "CLIENT",
         )
-    return select_programs(programs.CLIENTS, names)
+    return select_programs(settings.CLIENTS, names)
 
 
 def select_programs(
@@ -264,11 +269,13 @@ def select_programs(
     return [client for name, client in programs.items() if name in names]
 
 
-def _no_settings_error(scope: Scope, places: MachinePaths, launch: LaunchCommand) -> Refused:
+def _no_settings_error(
+    scope: SettingsScope, places: MachinePaths, launch: LaunchCommand
+) -> Refused:
     """Return the error that no program has settings on this machine: where they were looked for,
     and what a person can do.
     """
-    from capsule.mcp_server.clients.programs import CLIENTS, NAME
+    from capsule.mcp_server.clients.settings import CLIENTS, NAME
 
     looked = {
         client.name: list(client.files(scope, places))
@@ -289,7 +296,7 @@ def _no_settings_error(scope: Scope, places: MachinePaths, launch: LaunchCommand
     return Refused("\n".join(lines), path=places.home, looked=looked, paste=paste)
 
 
-def _has_settings(client: McpProgram, scope: Scope, paths: MachinePaths) -> bool:
+def _has_settings(client: McpProgram, scope: SettingsScope, paths: MachinePaths) -> bool:
     """Return whether a program has settings on this machine: one of its files, or a folder of its
     own.
     """
@@ -302,7 +309,7 @@ def machine_paths() -> MachinePaths:
     """Return the folders, environment variables and commands of this machine that decide where
     settings are.
     """
-    from capsule.mcp_server.clients.programs import PROGRAMS, VARIABLES, MachinePaths
+    from capsule.mcp_server.clients.settings import PROGRAMS, VARIABLES, MachinePaths
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     programs = {name: path for name in PROGRAMS if (path := shutil.which(name))}

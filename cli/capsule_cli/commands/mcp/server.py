@@ -90,7 +90,7 @@ def _over_stdio(read_only: bool, tools: Toolset) -> None:
     """Serve one client over stdin and stdout. Never returns."""
     from capsule import __version__
     from capsule.ids import check_id
-    from capsule.mcp_server.transport.process_exit import claim_stdio
+    from capsule.mcp_server.transport.process import claim_stdio
 
     agent = global_options.as_ or os.environ.get("CAPSULE_AGENT") or None
     if agent is not None:
@@ -184,9 +184,9 @@ def _over_http(address: str, read_only: bool, tools: Toolset, hosts: tuple[str, 
     _log_to_stderr()
     from capsule.mcp_server.server import build
     from capsule.mcp_server.stores import HttpClientStores
-    from capsule.mcp_server.transport import http, http_process
+    from capsule.mcp_server.transport import http, process
 
-    listener = http_process.listen(*http_process.parse(address))
+    listener = process.listen(*process.parse_address(address))
 
     def ready() -> None:
         url = listener.url + http.PATH

@@ -15,7 +15,7 @@ from capsule_cli.shared.output import print_answer, print_list, print_notice
 from capsule_cli.shared.stores import ensure_person
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.transport.tokens import Tokens
+    from capsule.mcp_server.access import Tokens
 
 
 Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
@@ -27,7 +27,7 @@ def tokens_of(root: str) -> Tokens:
     """
     import platformdirs
 
-    from capsule.mcp_server.transport.tokens import Tokens
+    from capsule.mcp_server.access import Tokens
 
     return Tokens(platformdirs.user_config_path("capsule", appauthor=False), root)
 

@@ -20,7 +20,7 @@ from capsule_cli.shared.options import DryRun, argument, option, refuse_if
 from capsule_cli.shared.output import CommandStopped, escape_controls, print_answer, print_notice
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.clients.programs import MachinePaths, McpProgram
+    from capsule.mcp_server.clients.settings import MachinePaths, McpProgram
     from capsule.messaging.doorbells import DoorbellTarget
 
 #: The programs that are woken by an address instead of hooks, with the field for the address.
@@ -77,9 +77,9 @@ def _offers_messaging(client: McpProgram, paths: MachinePaths) -> bool:
     """Return whether the settings of a program start Capsule's MCP server with the tools of
     messaging.
     """
-    from capsule.mcp_server.clients import programs, settings
+    from capsule.mcp_server.clients import settings
 
-    (program,) = clients.select_programs(programs.CLIENTS, [client.name])
+    (program,) = clients.select_programs(settings.CLIENTS, [client.name])
     for scope in clients.SCOPES:
         with suppress(InvalidDocument):
             for entry in settings.entries(program, scope, paths):

@@ -108,12 +108,12 @@ def _listener_of(address: str) -> Callable[[], socket.socket]:
 
     Raises InvalidInput if the address cannot be read.
     """
-    from capsule.mcp_server.transport import http_process
+    from capsule.mcp_server.transport import process
 
-    host_and_port = http_process.parse(address)
+    host_and_port = process.parse_address(address)
 
     def listen() -> socket.socket:
-        listener = http_process.listen(*host_and_port)
+        listener = process.listen(*host_and_port)
         fields = {"host": listener.host, "port": listener.port}
         write_line({"time": timestamps.now(), "step": "listening", **fields})
         return listener.socket

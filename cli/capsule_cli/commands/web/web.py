@@ -17,7 +17,7 @@ from capsule_cli.shared.options import flag, option, refuse_if
 from capsule_cli.shared.output import print_answer, print_notice
 
 if TYPE_CHECKING:
-    from capsule.mcp_server.transport.http_process import ListeningSocket
+    from capsule.mcp_server.transport.process import ListeningSocket
 
 #: The port that is tried first. It is fixed, so that a bookmark works again.
 _PORT = 7450
@@ -111,14 +111,14 @@ def _listen(
     Raises Refused: the port is taken, or other machines could read the traffic.
     """
     from capsule.errors import Refused
-    from capsule.mcp_server.transport import http_process
+    from capsule.mcp_server.transport import process
 
     try:
-        listener = http_process.listen(host, _PORT if port is None else port)
+        listener = process.listen(host, _PORT if port is None else port)
     except Refused:
         if port is not None:
             raise
-        listener = http_process.listen(host, 0)
+        listener = process.listen(host, 0)
     has_name = listener.host not in ("0.0.0.0", "::")
     if listener.is_loopback or hosts or (has_certificate and has_name):
         return listener

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from capsule.mcp_server.clients import programs
-from capsule.mcp_server.clients.programs import MachinePaths
+from capsule.mcp_server.clients import settings
+from capsule.mcp_server.clients.settings import MachinePaths
 from tests.core.cli.conftest import Program
 
 
@@ -29,7 +29,7 @@ def capsule(
     monkeypatch.setenv("HOME", places.home)
     monkeypatch.chdir(places.project)
     # Those of this machine are no part of a test.
-    monkeypatch.setattr(programs, "PROGRAMS", ())
+    monkeypatch.setattr(settings, "PROGRAMS", ())
     program = Program(tmp_path / "my störe")
     program("init", str(program.root))
     yield program

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from capsule.mcp_server.clients.programs import CLIENTS, MachinePaths
+from capsule.mcp_server.clients.settings import CLIENTS, MachinePaths
 from tests.core.cli.conftest import Program
 
 EXECUTABLE = str(Path(sys.executable).with_name("capsule"))

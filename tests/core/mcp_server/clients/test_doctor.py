@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capsule.mcp_server.clients import doctor
-from capsule.mcp_server.clients.programs import LaunchCommand, MachinePaths
+from capsule.mcp_server.clients.settings import LaunchCommand, MachinePaths
 from tests.core.cli.conftest import Program
 
 pytestmark = pytest.mark.slow

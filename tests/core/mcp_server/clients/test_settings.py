@@ -12,8 +12,16 @@ from typing import Any
 import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput, Refused, StoreBusy
-from capsule.mcp_server.clients.programs import CLIENTS, LaunchCommand, MachinePaths, McpProgram
-from capsule.mcp_server.clients.settings import apply, entries, install, uninstall
+from capsule.mcp_server.clients.settings import (
+    CLIENTS,
+    LaunchCommand,
+    MachinePaths,
+    McpProgram,
+    apply,
+    entries,
+    install,
+    uninstall,
+)
 
 LAUNCH = LaunchCommand("/opt/my tools/capsule", ("mcp", "--store", "/störe"))
 

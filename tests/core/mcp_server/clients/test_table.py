@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from capsule.mcp_server.clients.programs import CLIENTS, VARIABLES, LaunchCommand, MachinePaths
+from capsule.mcp_server.clients.settings import CLIENTS, VARIABLES, LaunchCommand, MachinePaths
 from capsule_cli.commands.mcp import clients as mcp_clients
 
 LINUX = MachinePaths("linux", "/home/anna", "/projects/x")

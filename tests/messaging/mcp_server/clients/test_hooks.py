@@ -10,7 +10,7 @@ import pytest
 
 from capsule.errors import InvalidDocument, InvalidInput
 from capsule.mcp_server.clients import settings
-from capsule.mcp_server.clients.programs import MachinePaths
+from capsule.mcp_server.clients.settings import MachinePaths
 from capsule.messaging.doorbells import HOOK_EVENTS
 from capsule.messaging.tools import hook_settings
 from capsule.messaging.tools.hook_settings import HOOKED

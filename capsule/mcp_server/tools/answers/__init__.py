@@ -1,1 +1,0 @@
-"""The outputs of tools: their data, their form, and what they cost a model."""
