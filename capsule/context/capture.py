@@ -1,20 +1,31 @@
-"""Capture a project: read its files, select them, and make a context from them.
+"""Capture a project as the context of a conversation.
 
 `capture` lists the files (`files.candidates`), reads each one once, leaves out files until limits
-are met, and searches the rest for secrets. The result encodes itself as a context: a Markdown
-document (`markdown`) and its metadata.
+are met, and searches the rest for secrets. The result encodes itself as a context: metadata, and a
+Markdown document, which `parse_sections` splits into files again:
 
-What must stay true: the same project and the same selection give the same bytes, apart from the
-time `capturedAt`. Digest, size, tokens and secrets of a file are those of the bytes in the context.
-A detected secret goes into a context only on request.
+    # Context: name
 
-Tokens are those of language models, here estimated.
+    3 files, about 1200 tokens.
+
+    ## src/app.py
+
+    ```python
+    print("hello")
+    ```
+
+What must stay true:
+- The same project and the same selection give the same bytes, apart from the time `capturedAt`.
+  Digest, size, tokens (an estimate of those of language models) and secrets of a file are those of
+  the bytes in the context. A detected secret goes into a context only on request.
+- No content can close its fence, so that the document can be split exactly.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,7 +33,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from capsule import timestamps
-from capsule.context import markdown, secrets
+from capsule.context import secrets
 from capsule.context.files import (
     ExcludedFile,
     FileSelection,
@@ -34,6 +45,116 @@ from capsule.context.files import (
 from capsule.errors import InvalidInput, Refused
 from capsule.format.json import codec
 from capsule.format.text.tokens import estimate
+
+# -- The document ----------------------------------------------------------------------------------
+
+_BACKTICKS = re.compile(rb"`{3,}")
+_TITLE = re.compile(r"# Context: [^\n]*\n\n[0-9]+ files?, about [0-9]+ tokens\.\n")
+_SECTION = re.compile(r"\n## ([^\n]+)\n\n(`{3,})([^`\n]*)\n")
+_ESCAPE = re.compile(r"\\u\{([0-9a-f]{1,6})\}")
+_NO_FINAL_NEWLINE = " no-newline-at-end"
+_FENCE = b"```"
+
+#: The languages with the name of their extension, and other extensions with their language.
+_NAMED_LIKE_EXTENSION = "bash c cpp css go html java json jsx php scala sql swift toml tsx xml yaml"
+_NAMED_OTHERWISE = (
+    "cc=cpp cs=csharp h=c hpp=cpp js=javascript kt=kotlin md=markdown mjs=javascript "
+    "py=python pyi=python rb=ruby"
+)
+_LANGUAGES = {name: name for name in _NAMED_LIKE_EXTENSION.split()} | dict(
+    pair.split("=") for pair in _NAMED_OTHERWISE.split()
+)
+_LANGUAGES |= {"rs": "rust", "sh": "bash", "ts": "typescript", "yml": "yaml"}
+
+
+class ContextSection(NamedTuple):
+    """One file in the document: its path below the project, and its text as UTF-8."""
+
+    path: str
+    data: bytes
+
+
+def heading(name: str, files: int, tokens: int) -> bytes:
+    """Return the beginning of the document.
+
+    Args:
+        name: The project's name.
+        files: The number of files.
+        tokens: The estimated number of tokens.
+    """
+    count = "1 file" if files == 1 else f"{files} files"
+    return f"# Context: {_one_line(name)}\n\n{count}, about {tokens} tokens.\n".encode()
+
+
+def block_around(path: str, data: bytes) -> tuple[bytes, bytes]:
+    """Return the text before a file in the document, and the text after it.
+
+    Args:
+        path: The path of the file.
+        data: Its text, as UTF-8.
+    """
+    fence = _FENCE
+    if b"`" in data and _FENCE in data:  # The first search is the faster one.
+        # Longer than any run of backticks in the text, also within a line: viewers differ on where
+        # a line begins.
+        fence = b"`" * (max(map(len, _BACKTICKS.findall(data))) + 1)
+    name = path.rpartition("/")[2]
+    info = ""
+    if "." in name:
+        info = _LANGUAGES.get(name.rpartition(".")[2].lower(), "")
+    closing = fence + b"\n"
+    if data and not data.endswith(b"\n"):
+        info += _NO_FINAL_NEWLINE
+        closing = b"\n" + closing
+    section_heading = b"\n## %s\n\n%s%s\n" % (_one_line(path).encode(), fence, info.encode())
+    return section_heading, closing
+
+
+def parse_sections(document: str) -> list[ContextSection] | None:
+    """Split the document of a context into its files. None: the text is no such document."""
+    title = _TITLE.match(document)
+    if title is None:
+        return None
+    sections = []
+    position = title.end()
+    while position < len(document):
+        begin = _SECTION.match(document, position)
+        if begin is None:
+            return None
+        path, fence, info = begin.groups()
+        start = begin.end()
+        # One character earlier: an empty file's closing fence directly follows the opening one.
+        end = document.find(f"\n{fence}\n", start - 1)
+        if end < 0:
+            return None
+        text = document[start : end + 1]
+        if info.endswith(_NO_FINAL_NEWLINE):
+            text = text[:-1]
+        sections.append(ContextSection(_unescape(path), text.encode()))
+        position = end + len(fence) + 2
+    return sections
+
+
+def _one_line(text: str) -> str:
+    r"""Return a name in one line. Control characters and backslashes are escaped as `\u{1b}`."""
+    if text.isprintable() and "\\" not in text:
+        return text
+    escaped = []
+    for character in text:
+        if character.isprintable() and character != "\\":
+            escaped.append(character)
+        else:
+            escaped.append(f"\\u{{{ord(character):x}}}")
+    return "".join(escaped)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: chr(min(int(match[1], 16), 0x10FFFF)), text)
+
+
+# -- Capturing -------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
 
@@ -146,7 +267,7 @@ class Capture:
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield the document in pieces of whole texts."""
-        pending = [markdown.heading(self.name, len(self.files), self.tokens)]
+        pending = [heading(self.name, len(self.files), self.tokens)]
         size = len(pending[0])
         for file in self.files:
             pending += (file.heading, file.data, file.closing)
@@ -280,7 +401,7 @@ def read_candidate(
     reason = _no_text(data)
     if reason:
         return ExcludedFile(path, reason)
-    heading, closing = markdown.block_around(path, data)
+    heading, closing = block_around(path, data)
     return CapturedFile(
         path=path,
         data=data,

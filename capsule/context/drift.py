@@ -14,9 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsule.context.capture import CapturedFile, Progress, is_allowed_name, read_candidate
+from capsule.context.capture import (
+    CapturedFile,
+    Progress,
+    is_allowed_name,
+    parse_sections,
+    read_candidate,
+)
 from capsule.context.files import FileSelection, ProjectFiles, candidates
-from capsule.context.markdown import parse_sections
 from capsule.errors import CapsuleError
 
 _PROGRESS_INTERVAL = 50

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from capsule import Store
 from capsule.context import drift
-from capsule.context.capture import Capture
+from capsule.context.capture import Capture, parse_sections
 from capsule.context.files import FileSelection, drop_largest
-from capsule.context.markdown import parse_sections
 from capsule.disk.syscalls import Syscalls
 from capsule.engines.files.engine import FilesEngine
 from capsule.engines.files.storage import FileStorage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capsule.context.markdown import ContextSection, block_around, heading, parse_sections
+from capsule.context.capture import ContextSection, block_around, heading, parse_sections
 
 #: Texts similar to the document's own headings and fences.
 _PIECES = [

@@ -9,9 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.context.capture import CapturedFile, read_candidate
+from capsule.context.capture import CapturedFile, block_around, read_candidate
 from capsule.context.files import ExcludedFile, FileSelection, ProjectFiles
-from capsule.context.markdown import block_around
 from capsule.format.text.tokens import estimate
 from tests.context.projects import lay_out
 
