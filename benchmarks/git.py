@@ -21,7 +21,7 @@ from benchmarks.report import Bar, Bench, Report, Step, Table, micro, sample_row
 from capsule import Store
 from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
-from capsule.git.setup.attributes import attribute_lines, driver_config
+from capsule.git.attributes import attribute_lines, driver_config
 
 __all__ = ["run"]
 

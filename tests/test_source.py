@@ -142,8 +142,9 @@ FINDS_THE_STORE = "capsule.locate"
 #: Programs that git runs or has in its configuration, the notice for an agent, and the notice of a
 #: message that failed: their readers have a shell, or know a person who has one.
 READ_IN_A_SHELL = (
+    "capsule.git.attributes",
+    "capsule.git.clone_setup",
     "capsule.git.drivers",
-    "capsule.git.setup",
     "capsule.messaging.notices",
     "capsule.sessions.rules.deliveries",
 )

@@ -10,14 +10,12 @@ import sys
 from collections.abc import Generator, Sequence
 from functools import cached_property
 
-from capsule.git import history, versions
-from capsule.git.commits.commit import CommitResult, commit
-from capsule.git.commits.operation import Progress, no_progress, operation
-from capsule.git.commits.sync import SyncResult, sync
-from capsule.git.repository import Repository
-from capsule.git.setup import installation, status
-from capsule.git.setup.attributes import driver_config
-from capsule.git.setup.status import RepositoryStatus
+from capsule.git import clone_setup, history
+from capsule.git.attributes import driver_config
+from capsule.git.clone_setup import RepositoryStatus
+from capsule.git.commit import CommitResult, Progress, commit, no_progress, operation
+from capsule.git.plumbing import Repository
+from capsule.git.sync import SyncResult, sync
 from capsule.store.store import CoreStore
 
 #: The program with which git starts the drivers. `-P`: files of the directory where git starts
@@ -55,7 +53,7 @@ class Clone:
 
     # -- Set-up ------------------------------------------------------------------------------------
 
-    def setup(self, *, everywhere: bool = False) -> list[installation.SetupStep]:
+    def setup(self, *, everywhere: bool = False) -> list[clone_setup.SetupStep]:
         """Make git understand the conversations of the store: attributes, ignored files,
         configuration and hook.
 
@@ -68,15 +66,15 @@ class Clone:
             Refused: A file may not be written, or is no regular file.
             GitFailed: Git refused. Finished steps stay, and a second call continues from there.
         """
-        return installation.set_up(self._flushed().root, self.program, everywhere=everywhere)
+        return clone_setup.set_up(self._flushed().root, self.program, everywhere=everywhere)
 
-    def teardown(self, *, everywhere: bool = False) -> list[installation.SetupStep]:
+    def teardown(self, *, everywhere: bool = False) -> list[clone_setup.SetupStep]:
         """Remove what `setup` added, and nothing else. The steps name what was kept, and why.
 
         With `everywhere`, also remove it from the user's configuration. Raises InvalidDocument,
         Refused.
         """
-        return installation.take_down(self.store.root, everywhere=everywhere)
+        return clone_setup.take_down(self.store.root, everywhere=everywhere)
 
     def status(self) -> RepositoryStatus:
         """Return whether the clone is set up, what changed since the last commit, and what to do.
@@ -84,7 +82,9 @@ class Clone:
         Cost: about ten starts of git. `git status` inspects every document, and the changed ones
         are read.
         """
-        return status.inspect_clone(self.repository, self.program, self._flushed().conflicts.list())
+        return clone_setup.inspect_clone(
+            self.repository, self.program, self._flushed().conflicts.list()
+        )
 
     # -- Commits -----------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class Clone:
             NotFound: Neither the store nor the history of this branch has such a conversation.
             InvalidInput: The prefix fits several conversations, or is too short.
         """
-        return versions.resolve(self.store, self.repository, prefix)
+        return history.resolve(self.store, self.repository, prefix)
 
     def log(
         self, id: str, *, limit: int | None = None
@@ -170,7 +170,7 @@ class Clone:
         """
         return history.history(self.store, self.repository, id, limit=limit)
 
-    def version(self, id: str, at: str) -> versions.PastVersion:
+    def version(self, id: str, at: str) -> history.PastVersion:
         """Return the version of a conversation in a commit.
 
         Args:
@@ -185,9 +185,9 @@ class Clone:
             InvalidInput: `at` is neither a revision nor a date.
             InvalidDocument: The version does not parse. Raised when it is read.
         """
-        return versions.past_version(self.repository, id, at)
+        return history.past_version(self.repository, id, at)
 
-    def diff(self, id: str, before: str, after: str | None = None) -> versions.Diff:
+    def diff(self, id: str, before: str, after: str | None = None) -> history.Diff:
         """Compare two versions of a conversation. Raises NotFound, InvalidInput, InvalidDocument.
 
         Args:
@@ -195,9 +195,9 @@ class Clone:
             before: The earlier version, as `version` takes it.
             after: The later one. None: the present version in the store.
         """
-        return versions.diff(self.store, self.repository, id, before, after)
+        return history.diff(self.store, self.repository, id, before, after)
 
-    def restore(self, id: str, at: str, *, dry_run: bool = False) -> versions.Restoration:
+    def restore(self, id: str, at: str, *, dry_run: bool = False) -> history.Restoration:
         """Restore an earlier version of a conversation, as a new write.
 
         Raises NotFound, InvalidInput, InvalidDocument, and the errors of a write.
@@ -207,7 +207,7 @@ class Clone:
             at: The version, as `version` takes it.
             dry_run: Change nothing, and return what would change.
         """
-        return versions.restore(self.store, self.repository, id, at, dry_run=dry_run)
+        return history.restore(self.store, self.repository, id, at, dry_run=dry_run)
 
     def ancestor(self, id: str, ours: bytes, theirs: bytes) -> bytes | None:
         """Return the committed version from which two versions began, in the clean form. None: none

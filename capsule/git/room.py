@@ -14,7 +14,7 @@ from capsule.rooms import Command, Room
 
 if TYPE_CHECKING:
     from capsule.git.clone import Clone
-    from capsule.git.versions import PastVersion
+    from capsule.git.history import PastVersion
     from capsule.store.store import CoreStore
 
 

@@ -55,9 +55,11 @@ def main() -> int:
 
 
 def _filter(arguments: list[str]) -> int:
-    from capsule.git.drivers.filter import cleaner, serve
+    from capsule.git.drivers import cleaner, serve_filter
 
-    serve(sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _print_lines), _print_lines)
+    serve_filter(
+        sys.stdin.buffer, sys.stdout.buffer, cleaner(os.getcwd(), _print_lines), _print_lines
+    )
     return 0
 
 
@@ -80,7 +82,7 @@ def _textconv(arguments: list[str]) -> int:
 
 
 def _merge(arguments: list[str]) -> int:
-    from capsule.git.drivers.merge import MergeFiles, merge_files
+    from capsule.git.drivers import MergeFiles, merge_files
 
     # %L is missing in older configurations of a clone: then markers have git's usual length.
     *files, path = arguments or [""]
@@ -95,10 +97,10 @@ def _merge(arguments: list[str]) -> int:
 
 
 def _pre_commit(arguments: list[str]) -> int:
-    from capsule.git.drivers.precommit import problems
+    from capsule.git.drivers import problems_of_commit
     from capsule.git_program import Git, hook_variables
 
-    lines = problems(Git(os.getcwd(), variables=hook_variables()))
+    lines = problems_of_commit(Git(os.getcwd(), variables=hook_variables()))
     for line in lines:
         _print_lines(line)
     return 1 if lines else 0

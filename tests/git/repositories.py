@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from capsule import Store, git
-from capsule.git.repository import Repository
-from capsule.git.setup.attributes import attribute_lines, driver_config
-from capsule.git.setup.installation import SetupStep
+from capsule.git.attributes import attribute_lines, driver_config
+from capsule.git.clone_setup import SetupStep
+from capsule.git.plumbing import Repository
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "cli")))

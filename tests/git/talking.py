@@ -11,9 +11,8 @@ from capsule import Store, git
 from capsule.format import validation
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
-from capsule.git.commits.commit import CommitResult
-from capsule.git.commits.operation import no_progress
-from capsule.git.commits.sync import SyncResult
+from capsule.git.commit import CommitResult, no_progress
+from capsule.git.sync import SyncResult
 from tests.git.repositories import Clone
 
 Two = tuple[Clone, Clone]

@@ -12,7 +12,7 @@ import pytest
 from capsule import Store
 from capsule.engines.changes import Change
 from capsule.errors import CapsuleError, GitFailed
-from capsule.git.commits.commit import Autocommit
+from capsule.git.commit import Autocommit
 from tests.git.conftest import Start
 from tests.git.repositories import Clone
 from tests.git.talking import sync_of

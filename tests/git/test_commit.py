@@ -13,9 +13,9 @@ from capsule import Store, git
 from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy, StoreBusy
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
-from capsule.git.commits import operation
-from capsule.git.commits.commit import DocumentChange, commit_message
-from capsule.git.setup.attributes import driver_config
+from capsule.git import commit
+from capsule.git.attributes import driver_config
+from capsule.git.commit import DocumentChange, commit_message
 from tests.core.storage.faults import cut_power
 from tests.git.repositories import PROGRAM, Clone, new
 from tests.git.talking import committed, conversation, staged, status
@@ -328,8 +328,8 @@ def test_every_committed_version_is_whole_while_others_append(
         acknowledged = writer.hear()
         committed(store)
     assert any(made)
-    for commit in filter(None, made):
-        data = repo.at(commit, id)
+    for revision in filter(None, made):
+        data = repo.at(revision, id)
         assert clean(data, id, "conversations") == data
     assert {entry["id"] for entry in codec.decode(repo.at("HEAD", id), "")["history"]} >= set(
         acknowledged
@@ -353,14 +353,14 @@ def test_an_index_that_another_git_holds_is_waited_for(
         if len(waited) == 3:
             lock.unlink()
 
-    monkeypatch.setattr(operation.time, "sleep", sleep)
+    monkeypatch.setattr(commit.time, "sleep", sleep)
     with repo.store() as store:
         assert committed(store).commit
     assert len(waited) == 3
 
 
 def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "_LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr(commit, "_LOCK_WAIT_S", 0.0)
     (Path(repo.repository.directory) / "index.lock").touch()
     with repo.store() as store:
         store.create(title="Plan", type="group")
@@ -370,8 +370,8 @@ def test_an_index_that_stays_held_is_named(repo: Clone, monkeypatch: pytest.Monk
 
 def test_a_second_operation_in_a_worktree_waits_for_the_first(repo: Clone) -> None:
     drivers = driver_config(PROGRAM)
-    with repo.store() as store, operation.operation(store, drivers):
-        second = operation.operation(store, drivers, timeout_s=0.01)
+    with repo.store() as store, commit.operation(store, drivers):
+        second = commit.operation(store, drivers, timeout_s=0.01)
         with pytest.raises(StoreBusy, match=f"process {os.getpid()}"), second:
             pass
 

@@ -21,9 +21,9 @@ from capsule.engines.files.storage import FileStorage
 from capsule.errors import InvalidInput
 from capsule.format.merge.clean_form import clean
 from capsule.format.validation import CONVERSATION, KINDS
-from capsule.git.drivers import filter
-from capsule.git.drivers.filter import cleaner, kind_of, serve
-from capsule.git.setup.attributes import attribute_lines
+from capsule.git import drivers
+from capsule.git.attributes import attribute_lines
+from capsule.git.drivers import cleaner, kind_of, serve_filter
 from tests.git.repositories import PROGRAM, ROOT, Clone, cloned, environment, new, published
 from tests.git.talking import conversation, status
 
@@ -115,21 +115,21 @@ def test_git_takes_a_broken_capsule_as_it_is_and_names_its_place(repo: Clone) ->
 
 def test_a_broken_capsule_does_not_stop_the_next_one() -> None:
     def request(path: str, data: bytes) -> bytes:
-        return filter.packed("command=clean", f"pathname={path}") + filter.content(data)
+        return drivers.packed("command=clean", f"pathname={path}") + drivers.content(data)
 
     good, told = b'{"version": "9.0"}', list[str]()
-    asked = filter.packed("git-filter-client", "version=2", "version=3")
-    asked += filter.packed("capability=clean", "capability=smudge", "capability=delay")
+    asked = drivers.packed("git-filter-client", "version=2", "version=3")
+    asked += drivers.packed("capability=clean", "capability=smudge", "capability=delay")
     asked += request("a=b/conversations/x.json", b"{") + request("conversations/y.json", good)
-    asked += filter.packed("command=smudge", "pathname=z", "ref=refs/heads/main") + filter.content(
-        b"{any\r\n"
-    )
+    asked += drivers.packed(
+        "command=smudge", "pathname=z", "ref=refs/heads/main"
+    ) + drivers.content(b"{any\r\n")
     answered = io.BytesIO()
-    serve(io.BytesIO(asked), answered, cleaner("/nowhere", told.append), told.append)
+    serve_filter(io.BytesIO(asked), answered, cleaner("/nowhere", told.append), told.append)
     answered.seek(0)
     lists = []
     while (at := answered.tell()) < len(answered.getvalue()):
-        lists.append(filter.packets(answered))
+        lists.append(drivers.packets(answered))
         assert answered.tell() > at
     welcome = [
         [b"git-filter-server\n", b"version=2\n"],
@@ -215,16 +215,16 @@ def begun() -> subprocess.Popen[bytes]:
     process = subprocess.Popen([*PROGRAM, "filter"], env=environment(), cwd=ROOT, **pipes)
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(
-        filter.packed("git-filter-client", "version=2") + filter.packed("capability=clean")
+        drivers.packed("git-filter-client", "version=2") + drivers.packed("capability=clean")
     )
     process.stdin.flush()
-    assert filter.packets(process.stdout) == [b"git-filter-server\n", b"version=2\n"]
-    assert filter.packets(process.stdout) == [b"capability=clean\n"]
+    assert drivers.packets(process.stdout) == [b"git-filter-server\n", b"version=2\n"]
+    assert drivers.packets(process.stdout) == [b"capability=clean\n"]
     return process
 
 
 def test_a_git_that_ends_anywhere_ends_the_filter_without_a_word() -> None:
-    request = filter.packed("command=clean", "pathname=conversations/x.json") + filter.content(
+    request = drivers.packed("command=clean", "pathname=conversations/x.json") + drivers.content(
         b'{"a": 1}' * 9
     )
     for sent in (0, 10, 60, 90):
@@ -238,7 +238,9 @@ def test_a_git_that_does_not_listen_ends_the_filter_without_a_word() -> None:
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     process.stdout.close()
     data = b'{"version": "9.0", "text": "' + b"x" * 500_000 + b'"}'
-    request = filter.packed("command=clean", "pathname=conversations/x.json") + filter.content(data)
+    request = drivers.packed("command=clean", "pathname=conversations/x.json") + drivers.content(
+        data
+    )
     process.stdin.write(request)
     process.stdin.close()
     assert process.stderr.read() == b""
@@ -267,10 +269,10 @@ def test_a_driver_started_by_hand_prints_its_usage() -> None:
 def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
     file = repo.file(conversation(repo, "Hello"))
     data = file.read_bytes()
-    request = filter.packed("command=clean", f"pathname={file}") + filter.content(data)
+    request = drivers.packed("command=clean", f"pathname={file}") + drivers.content(data)
     asked = (
-        filter.packed("git-filter-client", "version=2")
-        + filter.packed("capability=clean")
+        drivers.packed("git-filter-client", "version=2")
+        + drivers.packed("capability=clean")
         + request
     )
     report = (
@@ -307,11 +309,11 @@ def test_nothing_heavy_is_loaded_for_a_file(repo: Clone) -> None:
 #: A filter that tells when it is at a file, and waits there until it may go on, or dies there.
 HALFWAY = """
 import os, signal, sys
-from capsule.git.drivers import filter
+from capsule.git import drivers as git_drivers
 from capsule_cli import drivers
 
 way, at, ready, go = sys.argv[1:]
-whole = filter.cleaner
+whole = git_drivers.cleaner
 def cleaner(top, compares):
     clean_form, left = whole(top, compares), [int(at)]
     def one(data, path):
@@ -324,7 +326,7 @@ def cleaner(top, compares):
                     pass
         return clean_form(data, path)
     return one
-filter.cleaner = cleaner
+git_drivers.cleaner = cleaner
 sys.argv[1:] = ["filter"]
 sys.exit(drivers.main())
 """
@@ -372,8 +374,8 @@ def test_a_filter_or_git_that_is_killed_halfway_adds_nothing_and_the_next_add_do
 def test_a_content_of_any_size_goes_through_in_packets_that_git_takes() -> None:
     for size in [0, 1, 65515, 65516, 65517, 2 * 65516, 300_000]:
         data = bytes(at % 251 for at in range(size))
-        written = filter.content(data)
-        packets = filter.packets(io.BytesIO(written))
+        written = drivers.content(data)
+        packets = drivers.packets(io.BytesIO(written))
         assert b"".join(packets) == data
         assert all(0 < len(packet) <= 65516 for packet in packets)
 
@@ -383,23 +385,23 @@ def test_lines_are_read_as_they_were_written(lines: list[str]) -> None:
     lines = [
         line.encode("utf-8", "surrogatepass").decode("utf-8", "surrogateescape") for line in lines
     ]
-    stream = io.BytesIO(filter.packed(*lines) + b"behind")
-    assert list(map(filter.text, filter.packets(stream))) == lines
+    stream = io.BytesIO(drivers.packed(*lines) + b"behind")
+    assert list(map(drivers.text, drivers.packets(stream))) == lines
     assert stream.read() == b"behind"
 
 
 @given(st.binary(max_size=30), st.data())
 def test_a_stream_that_is_cut_anywhere_counts_as_ended(carried: bytes, data: st.DataObject) -> None:
-    written = filter.content(carried)
+    written = drivers.content(carried)
     cut = written[: data.draw(st.integers(0, len(written) - 1))]
-    with pytest.raises(filter.StreamClosed):
-        filter.packets(io.BytesIO(cut))
+    with pytest.raises(drivers.StreamClosed):
+        drivers.packets(io.BytesIO(cut))
 
 
 def test_other_bytes_than_packets_are_refused() -> None:
     for typed in [b"help\n", b"0003", b"0001", b"ffff" + b"x" * 65531, b"-001", b"+0a1"]:
         with pytest.raises(InvalidInput, match="not the start of a packet"):
-            filter.packets(io.BytesIO(typed))
+            drivers.packets(io.BytesIO(typed))
 
 
 @pytest.mark.parametrize("kind", KINDS)

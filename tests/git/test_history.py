@@ -10,9 +10,8 @@ import pytest
 
 from capsule import Store, git
 from capsule.errors import InvalidInput, NotFound
-from capsule.git.history import TimelineStep, commit_at
-from capsule.git.objects import BlobReader
-from capsule.git.versions import PastVersion
+from capsule.git.history import PastVersion, TimelineStep, commit_at
+from capsule.git.plumbing import BlobReader
 from tests.git.repositories import Clone, Ran, new, published, run
 from tests.git.talking import conversation, delete, rename, say, sides
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from capsule import Store
 from capsule.errors import InvalidDocument, NotFound, Refused
 from capsule.format.validation import KINDS
-from capsule.git.setup import installation
-from capsule.git.setup.attributes import attribute_lines, driver_config
+from capsule.git import clone_setup
+from capsule.git.attributes import attribute_lines, driver_config
 from tests.git.repositories import (
     PROGRAM,
     Clone,
@@ -155,15 +155,13 @@ PARTS = st.lists(
 def test_a_block_comes_out_of_a_file_as_it_went_in(
     before: bytes, after: bytes, at_top: bool
 ) -> None:
-    once = installation.with_block(before, ["x", "y"], "file", at_top=at_top)
-    assert installation.with_block(once, ["x", "y"], "file", at_top=at_top) == once
-    assert installation.has_block(once) and not installation.has_block(before)
-    assert (
-        installation.without_block(installation.with_block(once, ["z"], "file"), "file") == before
-    )
+    once = clone_setup.with_block(before, ["x", "y"], "file", at_top=at_top)
+    assert clone_setup.with_block(once, ["x", "y"], "file", at_top=at_top) == once
+    assert clone_setup.has_block(once) and not clone_setup.has_block(before)
+    assert clone_setup.without_block(clone_setup.with_block(once, ["z"], "file"), "file") == before
     # What others add behind it stays, in lines of its own.
     more = b"more\n" + after
-    left = installation.without_block(once + more, "file")
+    left = clone_setup.without_block(once + more, "file")
     assert left == before + more or (
         not before.endswith(b"\n") and left in (before + b"\n" + more, before + b"\r\n" + more)
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from capsule.git.setup import installation
-from capsule.git.setup.attributes import CHECK, CHECK_LINE, DRIVER
-from capsule.git.setup.installation import SetupStep
+from capsule.git import clone_setup
+from capsule.git.attributes import CHECK, CHECK_LINE, DRIVER
+from capsule.git.clone_setup import SetupStep
 from tests.git.repositories import PROGRAM, ROOT, Clone, new, run, worktree
 
 LOCKED = """{
@@ -271,7 +271,7 @@ def test_setup_adds_no_line_when_the_framework_runs_the_check(plain: Clone, thei
     assert (step.where, step.what) == (str(config), "runs the check")
     assert not Path(f"{theirs}.legacy").exists()
     config.write_text("repos:\n- repo: local\n  hooks:\n  - id: capsules-of-another-kind\n")
-    assert installation.find_hook(plain.repository).runs == ""
+    assert clone_setup.find_hook(plain.repository).runs == ""
 
 
 def test_the_frameworks_manifest_names_the_check_and_its_files() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from capsule import Store, git
-from capsule.git.setup.attributes import CHECK, CHECK_LINE
-from capsule.git.setup.status import RepositoryStatus
+from capsule.git.attributes import CHECK, CHECK_LINE
+from capsule.git.clone_setup import RepositoryStatus
 from tests.git.repositories import PROGRAM, Clone, cloned, new, published, script, worktree
 from tests.git.talking import conversation, rename, say, sides
 

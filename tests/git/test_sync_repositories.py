@@ -12,9 +12,9 @@ import pytest
 from capsule import Store, git
 from capsule.errors import GitFailed, InvalidDocument, Refused, Remedy
 from capsule.format.json import codec
-from capsule.git.commits.operation import operation
-from capsule.git.commits.sync import sync
-from capsule.git.setup.attributes import driver_config
+from capsule.git.attributes import driver_config
+from capsule.git.commit import operation
+from capsule.git.sync import sync
 from tests.git.repositories import Clone, environment, run, script, worktree
 from tests.git.talking import (
     Two,

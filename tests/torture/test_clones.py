@@ -25,7 +25,7 @@ import pytest
 from capsule import Store
 from capsule.errors import GitFailed, StoreBusy
 from capsule.format.json import codec
-from capsule.git.commits.sync import SyncResult
+from capsule.git.sync import SyncResult
 from tests.conftest import SEED
 from tests.git.repositories import Clone, bare, cloned, environment, new
 from tests.git.talking import committed, status, sync_of, synced

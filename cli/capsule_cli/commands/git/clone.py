@@ -16,8 +16,7 @@ from capsule_cli.shared.output import one_line, print_answer
 from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
-    from capsule.git.setup.installation import SetupStep
-    from capsule.git.setup.status import RepositoryStatus
+    from capsule.git.clone_setup import RepositoryStatus, SetupStep
 
 
 def setup(

@@ -24,8 +24,7 @@ from capsule_cli.shared.pager import paged
 from capsule_cli.shared.stores import open_core_store
 
 if TYPE_CHECKING:
-    from capsule.git.history import TimelineStep
-    from capsule.git.versions import PastVersion
+    from capsule.git.history import PastVersion, TimelineStep
     from capsule.store.store import CoreStore
 
 

@@ -28,9 +28,8 @@ from capsule_cli.shared.stores import open_core_store
 from capsule_cli.signals import SignalGuard
 
 if TYPE_CHECKING:
-    from capsule.git.commits.commit import CommitResult
-    from capsule.git.commits.operation import Progress
-    from capsule.git.commits.sync import SyncResult
+    from capsule.git.commit import CommitResult, Progress
+    from capsule.git.sync import SyncResult
     from capsule.store.store import CoreStore
 
 
@@ -151,7 +150,7 @@ class _AutocommitLoop:
     def __init__(
         self, store: CoreStore, after_s: float, guard: SignalGuard, *, syncs: bool
     ) -> None:
-        from capsule.git.commits.commit import Autocommit
+        from capsule.git.commit import Autocommit
 
         self._clone = git.open(store)
         _ = self._clone.repository  # Raises if the store is in no repository.
@@ -186,7 +185,7 @@ class _AutocommitLoop:
         """Commit or sync once, and print the result. Warn about the remote if its state has
         changed.
         """
-        from capsule.git.commits.sync import SyncResult
+        from capsule.git.sync import SyncResult
 
         # The last commit, after a signal, does not wait for the network.
         exchanges = self._syncs and self._guard is not None

@@ -1,14 +1,18 @@
 """Commit the documents of a store to git, at once or whenever nobody has written for a while.
 
 `commit` finds the store's paths that differ from HEAD or the index, stages them, and commits them.
-`Autocommit` decides when to call it.
+`Autocommit` decides when to call it. A commit is an `Operation`, as a sync is: `operation` begins
+one, and it has git, the drivers, a copy of the index, and files in git's directory.
 
-Documents enter git from memory (`objects.py`) and not by `git add`. `git add` would need all
-mutexes until git has read the last file, and stops at the first file that does not parse. Here a
+Documents enter git from memory (`plumbing.write_blobs`) and not by `git add`. `git add` would need
+all mutexes until git has read the last file, and stops at the first file that does not parse. Here a
 mutex is held while one file is read, and no filter is started.
 
 What must stay true:
 
+- One operation runs at a time in a worktree. Its lock ends with its process, however the process
+  ends. An operation does not begin during a merge or a rebase by a person. While a person's git
+  writes the index, Capsule waits.
 - A document is committed as a whole version, read under its mutex, in the clean form: the canonical
   layout with an inactive lock.
 - Other files that a person has staged stay staged, and are in no commit of Capsule's.
@@ -22,26 +26,183 @@ What must stay true:
 from __future__ import annotations
 
 import os
+import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from shutil import copyfile
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsule.errors import CapsuleError, InvalidDocument, Refused, Remedy
+from capsule.engines.opening import lock_of
+from capsule.errors import CapsuleError, GitFailed, InvalidDocument, Refused, Remedy, StoreBusy
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.format.merge.comparison import compare
 from capsule.format.text.escaping import truncated
 from capsule.format.validation import KINDS, decode_checked
-from capsule.git import objects
-from capsule.git.commits.operation import Operation, retried
-from capsule.git.objects import BlobReader, IndexEntry, RawDifference
-from capsule.git.repository import Repository
+from capsule.git import plumbing
+from capsule.git.plumbing import BlobReader, IndexEntry, RawDifference, Repository, set_entries
+from capsule.git_program import Git
+from capsule.store.store import CoreStore
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change
 
+
+# -- Operations ------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+#: Called before each step, and during a long one: its name, the number of finished parts, and the
+#: number of all. An exception from it ends the operation between two steps.
+Progress = Callable[[str, int, int], None]
+
+#: Keeps git from starting Capsule's filter, a Python process, for commands without documents.
+_NO_FILTER = {
+    "filter.capsule.process": "",
+    "filter.capsule.clean": "",
+    "filter.capsule.required": "false",
+}
+#: Capsule's folder in git's directory.
+_FOLDER = "capsule"
+#: How long an operation waits for another one, in seconds.
+_OPERATION_WAIT_S = 60.0
+#: How long a command waits for a lock of another git, in seconds, and between two tries.
+_LOCK_WAIT_S = 10.0
+_MIN_LOCK_RETRY_S = 0.02
+_MAX_LOCK_RETRY_S = 0.5
+
+
+def no_progress(step: str, count: int, total: int) -> None:
+    """Show nothing. A `Progress`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One commit or sync.
+
+    Attributes:
+        store: The store.
+        repository: Its repository.
+        drivers: The settings of Capsule's filter and merge driver, so that they also work without
+            `capsule git setup`.
+        progress: Shows the progress.
+        asks: Whether git may ask for passwords.
+    """
+
+    store: CoreStore
+    repository: Repository
+    drivers: Mapping[str, str]
+    progress: Progress
+    asks: bool = True
+
+    @property
+    def git(self) -> Git:
+        """Git as a person runs it, with hooks, but without Capsule's filter."""
+        variables = {} if self.asks else {"GIT_TERMINAL_PROMPT": "0"}
+        return Git(self.repository.top, _NO_FILTER, variables, trusting=True)
+
+    @contextmanager
+    def other_index(self, *, copied: bool = True) -> Iterator[Git]:
+        """Yield git with another index: a copy of the worktree's, or an empty one. It is deleted at
+        the end of the block.
+        """
+        path = self.file("index")
+        index = os.path.join(self.repository.directory, "index")
+        if copied and os.path.exists(index):
+            copyfile(index, path)
+        try:
+            yield replace(self.git, variables={**self.git.variables, "GIT_INDEX_FILE": path})
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+    def tree_with(self, tree: str, entries: Sequence[IndexEntry]) -> str:
+        """Write the tree of a commit with these entries set in it, and return its name."""
+        with self.other_index(copied=False) as git:
+            git.run("read-tree", tree)
+            set_entries(git, entries)
+            return git.run("write-tree").text
+
+    def file(self, name: str) -> str:
+        """Return the path of a file for this operation, in Capsule's folder in git's directory. A
+        file that an earlier operation left is deleted.
+        """
+        path = os.path.join(self.repository.directory, _FOLDER, name)
+        for leftover in (path, f"{path}.lock"):
+            if os.path.lexists(leftover):
+                os.unlink(leftover)
+        return path
+
+
+@contextmanager
+def operation(
+    store: CoreStore,
+    drivers: Mapping[str, str],
+    progress: Progress = no_progress,
+    *,
+    asks: bool = True,
+    timeout_s: float = _OPERATION_WAIT_S,
+) -> Iterator[Operation]:
+    """Begin an operation, and end it with the block. No other one runs in this worktree meanwhile.
+
+    Raises:
+        NotFound: The store is in no repository.
+        StoreBusy: Another operation takes longer than `timeout_s` seconds.
+        GitFailed: A person has not finished a merge, a rebase or the like. The message says how to.
+    """
+    repository = Repository.find(store.root)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_of(repository.directory, _FOLDER, "turn", timeout_s))
+        except StoreBusy as error:
+            reason = (
+                f"another Capsule process is working with git in {repository.top} "
+                f"({error.holder}); wait for it, and try again"
+            )
+            raise StoreBusy(reason, id=repository.top, holder=error.holder) from None
+        _ensure_nothing_unfinished(repository)
+        yield Operation(store, repository, drivers, progress, asks)
+
+
+def _ensure_nothing_unfinished(repository: Repository) -> None:
+    """Raise GitFailed if a person has begun a merge or the like, or has to resolve conflicts."""
+    unfinished = repository.unfinished_operation()
+    if unfinished is not None:
+        name, way_out = unfinished
+        raise GitFailed(
+            f"{repository.top} is in the middle of {name}; end it first: {way_out}",
+            command=[],
+            words="",
+        )
+    unmerged = repository.git.run("ls-files", "-z", "--unmerged").fields
+    if unmerged:
+        path = unmerged[0].partition("\t")[2]
+        reason = (
+            f"{repository.top} has unresolved conflicts, for example in {path}; resolve them "
+            "and git add them"
+        )
+        raise GitFailed(reason, command=["ls-files", "--unmerged"], words="")
+
+
+def retried(run: Callable[[], T]) -> T:
+    """Run a git command that writes the index or a ref. It runs again as long as another git holds
+    a lock on it. Raises GitFailed.
+    """
+    deadline = time.monotonic() + _LOCK_WAIT_S
+    wait_s = _MIN_LOCK_RETRY_S
+    while True:
+        try:
+            return run()
+        except GitFailed as error:
+            if ".lock': File exists" not in error.words or time.monotonic() > deadline:
+                raise
+        time.sleep(wait_s * random.uniform(0.5, 1.5))
+        wait_s = min(wait_s * 2, _MAX_LOCK_RETRY_S)
+
+
+# -- Commits ---------------------------------------------------------------------------------------
 
 #: The message of a commit describes this many documents one by one, and counts the others.
 _MAX_DESCRIBED = 100
@@ -229,7 +390,7 @@ def commit(operation: Operation, message: str | None = None) -> CommitResult:
     git = operation.git
     repository = operation.repository
     operation.progress("look", 0, 0)
-    base = git.head() or objects.empty_tree(git)
+    base = git.head() or plumbing.empty_tree(git)
     indexed = _changed(operation, base)
     documents = sorted(path for path in indexed if repository.document_at(path))
     ensure_attributes(operation, documents)
@@ -244,7 +405,7 @@ def commit(operation: Operation, message: str | None = None) -> CommitResult:
         )
     store_changes: list[RawDifference] = []
     foreign_changes: list[RawDifference] = []
-    for raw in objects.changes(git, "diff-index", "--cached", base):
+    for raw in plumbing.changes(git, "diff-index", "--cached", base):
         if raw.path in indexed and raw.path not in invalid:
             store_changes.append(raw)
         else:
@@ -263,9 +424,9 @@ def _changed(operation: Operation, base: str) -> dict[str, IndexEntry | None]:
     files = {repository.prefix + name for name in FILES}
     specs = [*repository.pathspecs(), *(f":(top,literal){path}" for path in sorted(files))]
     indexed: dict[str, IndexEntry | None] = {}
-    for raw in objects.changes(git, "diff-index", "--cached", base, "--", *specs):
+    for raw in plumbing.changes(git, "diff-index", "--cached", base, "--", *specs):
         indexed[raw.path] = raw.entry if raw.new_mode else None
-    for raw in objects.changes(git, "diff-files", "--", *specs):
+    for raw in plumbing.changes(git, "diff-files", "--", *specs):
         indexed[raw.path] = IndexEntry(raw.path, raw.old_mode, raw.old)
     for path in git.run(
         "ls-files", "-z", "--full-name", "--others", "--exclude-standard", "--", *specs
@@ -280,7 +441,7 @@ def _changed(operation: Operation, base: str) -> dict[str, IndexEntry | None]:
 
 def ensure_attributes(operation: Operation, paths: Iterable[str]) -> None:
     """Check that git uses Capsule's filter and merge driver for these documents. Raises Refused."""
-    for path, attribute, value in objects.attributes(operation.git, paths, "filter", "merge"):
+    for path, attribute, value in plumbing.attributes(operation.git, paths, "filter", "merge"):
         if value != "capsule":
             raise Refused(
                 f"git does not know that {path} is a conversation: its attribute {attribute} is "
@@ -300,13 +461,13 @@ def _stage(
     git = operation.git
     store = operation.store
     invalid: dict[str, InvalidDocument] = {}
-    hashing = objects.object_format(git)
+    hashing = plumbing.object_format(git)
     contents: dict[str, bytes] = {}
     entries: list[IndexEntry] = []
 
     def flush() -> None:
-        objects.write_blobs(git, contents.values())
-        retried(lambda: objects.set_entries(git, entries))
+        plumbing.write_blobs(git, contents.values())
+        retried(lambda: plumbing.set_entries(git, entries))
         contents.clear()
         entries.clear()
 
@@ -329,7 +490,7 @@ def _stage(
             continue
         # Set even if the index has the same entry: git must compare a file again that was locked
         # when git read it last.
-        entry = IndexEntry(path, objects.FILE, objects.blob_name(data, hashing))
+        entry = IndexEntry(path, plumbing.FILE, plumbing.blob_name(data, hashing))
         entries.append(entry)
         if entry != old_entry:
             contents[entry.name] = data
@@ -366,14 +527,14 @@ def _commit(
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
     # So git sees without starting the filter that most files are in the clean form already.
-    retried(lambda: objects.refresh(git))
+    retried(lambda: plumbing.refresh(git))
     config = dict(operation.drivers)
     if invalid:  # Git must not fail because the filter refuses such a document.
         config["filter.capsule.required"] = "false"
     with operation.other_index() if foreign_changes else nullcontext(git) as index:
         # In the copy of the index, a person's own staged changes are reset to HEAD.
         reset = [IndexEntry(raw.path, raw.old_mode, raw.old) for raw in foreign_changes]
-        objects.set_entries(index, reset)
+        plumbing.set_entries(index, reset)
         operation.progress("commit", 0, 0)
         configured = index.with_config(config)
         retried(lambda: configured.run("commit", "--quiet", "--cleanup=whitespace", "--file", path))

@@ -24,12 +24,10 @@ from capsule.errors import CapsuleError, GitFailed, Remedy
 from capsule.format.json import codec
 from capsule.format.merge.clean_form import clean
 from capsule.format.validation import KINDS
-from capsule.git import objects
-from capsule.git.commits.commit import ensure_attributes
-from capsule.git.commits.operation import Operation
-from capsule.git.drivers.merge import merged_version
-from capsule.git.objects import BlobReader, IndexEntry, RawDifference
-from capsule.git.repository import document_in
+from capsule.git import plumbing
+from capsule.git.commit import Operation, ensure_attributes
+from capsule.git.drivers import merged_version
+from capsule.git.plumbing import BlobReader, IndexEntry, RawDifference, document_in
 from capsule.git_program import Git
 
 #: An error lists at most this many paths.
@@ -112,7 +110,7 @@ class _CommitMerger:
         self._git = operation.git
         self._blobs = blobs
         self._manual_command = manual_command
-        self._hashing = objects.object_format(operation.git)
+        self._hashing = plumbing.object_format(operation.git)
 
     def bases(self, ours: str, theirs: str) -> list[str]:
         """Return the best common ancestors of two commits."""
@@ -126,7 +124,7 @@ class _CommitMerger:
                 base = self._temporary_commit(self.merge(base, ancestor).tree, base, ancestor)
             else:
                 base = ancestor
-        return self._merge_with_base(base or objects.empty_tree(self._git), ours, theirs)
+        return self._merge_with_base(base or plumbing.empty_tree(self._git), ours, theirs)
 
     def _merge_with_base(self, base: str, ours: str, theirs: str) -> MergedCommits:
         """Merge two commits with this commit or tree as the base."""
@@ -134,7 +132,7 @@ class _CommitMerger:
         their_changes = self._changes_by_path(base, theirs)
         paths = [path for path in {**our_changes, **their_changes} if document_in(path)]
         documents = []
-        for path, _, driver in objects.attributes(self._git, paths, "merge"):
+        for path, _, driver in plumbing.attributes(self._git, paths, "merge"):
             if driver == "capsule":
                 documents.append(path)
         merge = MergedCommits()
@@ -146,7 +144,7 @@ class _CommitMerger:
                 path, our_changes.get(path), their_changes.get(path), merge, contents
             )
             entries.append(entry)
-        objects.write_blobs(self._git, contents)
+        plumbing.write_blobs(self._git, contents)
         we_changed_files = bool(our_changes.keys() - set(documents))
         they_changed_files = bool(their_changes.keys() - set(documents))
         if we_changed_files and they_changed_files:
@@ -158,7 +156,7 @@ class _CommitMerger:
         return merge
 
     def _changes_by_path(self, base: str, commit: str) -> dict[str, RawDifference]:
-        changes = objects.changes(self._git, "diff-tree", "-r", base, commit)
+        changes = plumbing.changes(self._git, "diff-tree", "-r", base, commit)
         return {raw.path: raw for raw in changes}
 
     def _merge_document(
@@ -182,7 +180,7 @@ class _CommitMerger:
         if not (ours.new_mode and theirs.new_mode):
             merge.kept.append(path)
             return ours.entry if ours.new_mode else theirs.entry
-        if not {ours.new_mode, theirs.new_mode} <= objects.REGULAR:
+        if not {ours.new_mode, theirs.new_mode} <= plumbing.REGULAR:
             merge.unresolved[path] = f"{path}: is not a regular file on one side"
             return ours.entry
         location = document_in(path)
@@ -200,7 +198,7 @@ class _CommitMerger:
             merge.disputed.append(path)
         merge.notes += [f"{path}: {note}" for note in result.notes]
         contents.append(data)
-        return IndexEntry(path, objects.FILE, objects.blob_name(data, self._hashing))
+        return IndexEntry(path, plumbing.FILE, plumbing.blob_name(data, self._hashing))
 
     def _base_document(self, raw: RawDifference, path: str, kind: str) -> dict[str, Any] | None:
         """Return the base version of a document. None: it did not exist, or does not parse."""

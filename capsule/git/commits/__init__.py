@@ -1,1 +1,0 @@
-"""Commits of a store, and their exchange with a remote."""

@@ -1,1 +1,0 @@
-"""The programs that git starts: the filter, the merge driver, the check before a commit."""

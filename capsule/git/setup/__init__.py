@@ -1,1 +1,0 @@
-"""Setting a clone up for conversations, and its status."""
