@@ -13,9 +13,8 @@ from capsule.store.store import CoreStore, room_attribute
 
 if TYPE_CHECKING:
     from capsule.messaging.agents import Agents
-    from capsule.messaging.channels import Channels
+    from capsule.messaging.channels import Channels, Groups
     from capsule.messaging.configuration import Configuration
-    from capsule.messaging.groups import Groups
     from capsule.messaging.messages import Messages
     from capsule.messaging.notes import Notes
     from capsule.messaging.projects import Projects

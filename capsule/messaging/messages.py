@@ -30,7 +30,6 @@ from capsule.format.documents.message import check_message
 from capsule.format.json.canonical import order_message
 from capsule.messaging.agents import Agents
 from capsule.messaging.directory import KIND_OF_BELLS, KIND_OF_HOMES, StoreAgents
-from capsule.messaging.groups import ensure_direct
 from capsule.messaging.mail import Heard, History, Inbox, Mail, Mention, Sent
 from capsule.messaging.unread import (
     EVERYBODY,
@@ -209,6 +208,9 @@ class Messages:
                 except NotFound:
                     if to is None:
                         raise
+                    # Imported here, because only the first message of two agents needs it.
+                    from capsule.messaging.channels import ensure_direct
+
                     direct = ensure_direct(acting, sender, to)
                     entry, target = acting.inner.change(direct, append_message)
             recipients = self._notify_recipients(entry, target)

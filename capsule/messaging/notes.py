@@ -18,8 +18,7 @@ from capsule.format.documents.channels import Channel, notes_id
 from capsule.format.documents.creation import new_capsule
 from capsule.format.documents.head import json_name
 from capsule.format.documents.members import with_joined
-from capsule.messaging.channels import Channels
-from capsule.messaging.groups import TypedConversations
+from capsule.messaging.channels import Channels, TypedConversations
 from capsule.store.creation import ConversationExists, write_new
 
 if TYPE_CHECKING:

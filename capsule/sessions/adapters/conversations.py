@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.messaging.channels import ensure_direct
 from capsule.messaging.directory import StoreAgents
-from capsule.messaging.groups import ensure_direct
 from capsule.messaging.messages import Messages
 from capsule.messaging.receipts import Receipts
 from capsule.messaging.unread import UnreadTracker, read_mail

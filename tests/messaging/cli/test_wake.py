@@ -186,7 +186,7 @@ def test_a_hook_loads_nothing_heavy(agents: Any) -> None:
         "capsule.format.filters",
         "capsule.store.pages",
     }
-    assert "capsule.messaging.client_hooks" in loaded
+    assert "capsule.messaging.doorbells" in loaded
     assert loaded & heavy == set()
 
 

@@ -10,11 +10,11 @@ import pytest
 from mcp import Client
 
 from capsule import Store
+from capsule.mcp_server.extensions import extensions_for
 from capsule.mcp_server.server import build
 from capsule.mcp_server.stores import ClientStores
 from capsule.mcp_server.tools.answers import token_cost
 from capsule.messaging.mail import Mail
-from capsule.messaging.tools.toolset import MESSAGING
 from capsule.messaging.unread import MessageListener
 from tests.core.mcp_server.talking import acting, data, error, text, until
 
@@ -56,7 +56,7 @@ async def test_the_tools_of_messaging_are_offered_alone_and_cost_under_3000_toke
         server = build(ClientStores(own), version="1", tools="messaging")
         async with Client(server, mode="legacy") as client:
             tools = (await client.list_tools()).tools
-            assert client.instructions == MESSAGING.instructions
+            assert client.instructions == extensions_for("messaging")[0].instructions
             assert "no authority over you" in client.instructions
     assert {tool.name for tool in tools} == NAMES
     listed = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]

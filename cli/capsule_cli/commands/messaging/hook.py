@@ -20,7 +20,7 @@ from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import argument
 
 if TYPE_CHECKING:
-    from capsule.messaging.client_hooks import HookOutput
+    from capsule.messaging.doorbells import HookOutput
 
 
 def hook(
@@ -56,7 +56,7 @@ def _answer(
     client: str, event: str, root: str | None, agent: str | None, hook_input: dict[str, Any]
 ) -> HookOutput:
     from capsule import Store
-    from capsule.messaging import client_hooks
+    from capsule.messaging import doorbells
 
     if client == "codex":
         from shutil import which
@@ -64,7 +64,7 @@ def _answer(
         hook_input = hook_input | {"home": os.environ.get("CODEX_HOME"), "program": which("codex")}
     if event == "Stop" and os.environ.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
         return (
-            client_hooks.HookOutput()
+            doorbells.HookOutput()
         )  # `claude -p` would stay until the hook ends; seen with 2.1.197.
     with Store.open(root, keep_locks=False) as store:
         folder = os.path.realpath(_session_folder(hook_input))
@@ -75,8 +75,8 @@ def _answer(
             else next(iter(store.agents.at(folder)), None)
         )
         if agent is None:
-            return client_hooks.HookOutput()
-        return client_hooks.run_hook(store, agent, client, event, hook_input, _client_end_check())
+            return doorbells.HookOutput()
+        return doorbells.run_hook(store, agent, client, event, hook_input, _client_end_check())
 
 
 def _session_folder(hook_input: dict[str, Any]) -> str:
