@@ -31,7 +31,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store, timestamps
 from capsule.ids import new_message_id
 from capsule.sessions import events
-from capsule.sessions.rules import deliveries, messages
+from capsule.sessions.rules import messages
 from capsule.sessions.session import Session
 
 __all__ = ["run"]
@@ -234,18 +234,18 @@ class _Ours:
         )
         self._worker.write_outbound(
             lambda session_state: [
-                *deliveries.number_replies(session_state, [answer]),
+                *messages.number_replies(session_state, [answer]),
                 *messages.end_claims(session_state, ids, instance="worker", state="completed"),
             ]
         )
 
     def deliver(self, deliver: Callable[[str], str]) -> int:
         now = timestamps.now()
-        due = deliveries.due_deliveries(self._host.read(), now)
+        due = messages.due_deliveries(self._host.read(), now)
         for message in due:
             id = deliver(message.event["content"])
             self._host.write_inbound(
-                partial(deliveries.after_attempt, message=message, now=now, platform_id=id)
+                partial(messages.after_attempt, message=message, now=now, platform_id=id)
             )
         session_state = self._host.read()
         messages.next_due(session_state, now)  # As at each of its looks: it forgets what is done.

@@ -146,7 +146,7 @@ READ_IN_A_SHELL = (
     "capsule.git.clone_setup",
     "capsule.git.drivers",
     "capsule.messaging.notices",
-    "capsule.sessions.rules.deliveries",
+    "capsule.sessions.rules.messages",
 )
 
 

@@ -1,4 +1,5 @@
-"""The events of a session's two files: constructors, and checks of events that were read.
+"""The events of a session's two files: constructors, and checks of events that were read; and the cron
+expressions in them.
 
 An event is a JSON object. `event` names its kind, and `role`, `content`, `id` and `timestamp` are
 the fields of any entry of a document. A constructor checks its arguments and writes times in the
@@ -10,20 +11,106 @@ A person or another program may edit the files, so an event that was read is che
 before any of it is applied. The `ObjectCheck` constants at the end of the module are these checks,
 one for each kind of event. `id`, `content` and `timestamp` were checked when the document was read.
 
+What must stay true: where clocks change, a cron expression is read as Debian's cron reads it. A time
+in the hour that is left out comes once, right after it, and a time in the hour that comes twice comes
+once.
+
 Pure: no file, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal, Required, TypedDict, Unpack, get_args
 
 from capsule import timestamps
 from capsule.errors import InvalidInput
 from capsule.format.validation import canonical_time
 from capsule.ids import uuid5
-from capsule.sessions.cron import next_at
+
+# -- Cron expressions ------------------------------------------------------------------------------
+
+#: The short words of cron, and their expressions.
+_CRON_WORDS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+#: Minute, hour, day of the month, month, and day of the week.
+_CRON_FIELDS = 5
+
+
+def zone(name: str) -> tzinfo:
+    """Return the time zone of a name such as `Europe/Berlin`. An empty name is UTC.
+
+    Raises InvalidInput if this machine has no such time zone.
+    """
+    if name in ("", "UTC"):
+        return UTC
+    # Imported here, because a worker that starts needs no time zones.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidInput(
+            f"{name[:80]!r} is not a time zone; it has a name like Europe/Berlin"
+        ) from None
+
+
+def next_at(recurrence: Mapping[str, Any], after: str) -> str:
+    """Return the first time of a recurrence after a time.
+
+    Args:
+        recurrence: `cron`, with five fields or a word such as `@daily`, and `timeZone`.
+        after: The time.
+
+    Raises InvalidInput if the cron expression cannot be read, or fits no time.
+    """
+    start = timestamps.parse(after)
+    return _canonical(next(time for time in _times_of_cron(recurrence, start) if time > start))
+
+
+def last_at(recurrence: Mapping[str, Any], end_time: str) -> str:
+    """Return the last time of a recurrence that is not after a time. Arguments as for `next_at`."""
+    end = timestamps.parse(end_time)
+    times = _times_of_cron(recurrence, end + timedelta(seconds=1), reverse=True)
+    return _canonical(next(time for time in times if time <= end))
+
+
+def _times_of_cron(
+    recurrence: Mapping[str, Any], start: datetime, *, reverse: bool = False
+) -> Iterator[datetime]:
+    """Yield the times of a recurrence from `start` on, in UTC. With `reverse`, backwards.
+
+    Raises InvalidInput where no time follows.
+    """
+    from cronsim import CronSim, CronSimError
+
+    text = str(recurrence["cron"])
+    cron = _CRON_WORDS.get(text.strip().lower(), text)
+    try:
+        if len(cron.split()) != _CRON_FIELDS:
+            raise CronSimError("it has five fields, or is one of " + ", ".join(_CRON_WORDS))
+        local_start = start.astimezone(zone(str(recurrence.get("timeZone") or "")))
+        for time in CronSim(cron, local_start, reverse):
+            yield time.astimezone(UTC)
+    except (CronSimError, OverflowError) as error:
+        raise InvalidInput(f"the cron expression {cron[:80]!r} can't be read: {error}") from None
+    raise InvalidInput(f"the cron expression {cron[:80]!r} matches no time within 50 years")
+
+
+def _canonical(time: datetime) -> str:
+    return timestamps.canonical(time.isoformat())
+
+
+# -- Events ----------------------------------------------------------------------------------------
 
 Event = dict[str, Any]
 InboundKind = Literal["chat", "task", "webhook", "system"]
@@ -185,7 +272,7 @@ class OutboundFields(TypedDict, total=False):
 
 
 def outbound_message(**fields: Unpack[OutboundFields]) -> Event:
-    """Return the event of a message of the worker. `rules.deliveries.number_replies` numbers it.
+    """Return the event of a message of the worker. `rules.messages.number_replies` numbers it.
 
     Raises InvalidInput if a time cannot be read, or a word is unknown.
     """

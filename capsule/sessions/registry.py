@@ -30,7 +30,7 @@ from capsule.format.documents.head import json_name
 from capsule.format.validation import DocumentKind
 from capsule.ids import check_id, is_id, new_id
 from capsule.messaging.directory import Document, DocumentCollection
-from capsule.sessions.cron import zone
+from capsule.sessions.events import zone
 
 if TYPE_CHECKING:
     from capsule.engines.interface import Engine
@@ -97,7 +97,7 @@ class ChannelPlace:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The rule of an agent in a place, which `rules.wirings` applies.
+    """The rule of an agent in a place, which `rules.messages` applies.
 
     Attributes:
         channel: The name of the adapter.
@@ -356,7 +356,7 @@ class Registry:
         """Return the session that serves a place. It is created if it does not exist.
 
         Args:
-            key: The agent, channel, place and thread, as in a decision of `rules.wirings`.
+            key: The agent, channel, place and thread, as in a decision of `rules.messages`.
             now: The time.
             place: The place, which is recorded together with a new session.
 

@@ -31,8 +31,7 @@ import orjson
 from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.sessions import events
-from capsule.sessions.cron import next_at
-from capsule.sessions.events import RECURRENCE_FIELDS, Check, Event, Route, reply_id
+from capsule.sessions.events import RECURRENCE_FIELDS, Check, Event, Route, next_at, reply_id
 
 
 class Handler(NamedTuple):

@@ -3,11 +3,14 @@
 The setup (agents, places, wirings, destinations) is in the registry. A look at a session reads its
 two files. A person's command writes an event to its inbound file, which the host carries out. Each
 method finds the agent, place or session that a name means first, and changes nothing if there is
-none.
+none. `place_of` finds a place of an agent by the name that people use: of a conversation, a channel,
+another agent or a webhook.
 
-What must stay true: only the store's owner may use it. A store that acts for an agent refuses it,
-because an agent has its tools for this. A command runs only on a machine where a person set or
-approved it.
+What must stay true:
+- Only the store's owner may use `store.sessions`. A store that acts for an agent refuses it, because
+  an agent has its tools for this.
+- A command runs only on a machine where a person set or approved it.
+- A place that is found is one that messages of the agent can come from, or go to.
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsule import timestamps
+from capsule.engines.interface import CONVERSATIONS as CONVERSATION_KIND
 from capsule.engines.interface import INBOUND, OUTBOUND
-from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused
+from capsule.errors import CapsuleError, InvalidDocument, InvalidInput, NotFound, Refused, Remedy
+from capsule.format.documents.agents import direct_id
 from capsule.format.documents.head import json_name
+from capsule.ids import is_id
 from capsule.messaging.agents import Agents
+from capsule.messaging.channels import Channels
 from capsule.messaging.directory import StoreAgents
+from capsule.rules.policy import PolicyTarget
 from capsule.sessions import events
-from capsule.sessions.place_names import ensure_receives, place_of
 from capsule.sessions.registry import (
     UNSERVED,
     AgentSetup,
@@ -36,16 +43,93 @@ from capsule.sessions.registry import (
     SessionRecord,
     Wiring,
 )
-from capsule.sessions.rules import deliveries, messages, questions, schedules
+from capsule.sessions.rules import messages, questions, schedules
+from capsule.sessions.rules.messages import CONVERSATIONS
 from capsule.sessions.session import EventRule, Session
 from capsule.sessions.session_state import FINAL, InboundState, OutboundState
 from capsule.sessions.trace import MessageStep, SessionEvents, trace_message
 
 if TYPE_CHECKING:
-    from capsule.sessions.adapters.webhook import Webhooks
+    from capsule.sessions.adapters.programs import Webhooks
     from capsule.sessions.session_state import SessionState
     from capsule.store.store import CoreStore
 
+
+# -- Places by their names -------------------------------------------------------------------------
+
+
+def place_of(store: CoreStore, text: str, agent: str) -> tuple[str, str, str]:
+    """Return the place that a text names: its channel, its id there, and its title.
+
+    Args:
+        store: The owner's store.
+        text: A conversation, a channel as `Channels` takes it, another agent (for the direct with
+            `agent`, which need not exist), or `channel:place`.
+        agent: The id of the agent that answers there, or sends there.
+
+    Raises NotFound, InvalidInput. Cost: as `Channels.get`, and a look at each agent.
+    """
+    channel, colon, place = text.partition(":")
+    if colon:
+        if not channel or not place:
+            raise InvalidInput(
+                f"{text[:80]!r} is not a place: name a conversation or an agent, or write "
+                "CHANNEL:PLACE"
+            )
+        return channel, place, place
+    if not (is_id(text) and store.engine.exists(CONVERSATION_KIND, text)):
+        with suppress(NotFound):
+            return CONVERSATIONS, store.inner.object_of(Channels).resolve(text), text
+        with suppress(NotFound):
+            other_agent = store.inner.object_of(StoreAgents).directory.resolve(text, agent)
+            if other_agent == agent:
+                raise InvalidInput(
+                    f"{agent} does not write to itself; name another agent or a conversation"
+                )
+            return CONVERSATIONS, direct_id(agent, other_agent), other_agent
+    id = store.resolve(text)
+    return CONVERSATIONS, id, store.head(id).title or id
+
+
+def ensure_receives(store: CoreStore, channel: str, place: str, agent: str) -> None:
+    """Check that an agent gets the messages of a place.
+
+    Args:
+        store: The owner's store.
+        channel: The channel of the place.
+        place: Its id there.
+        agent: The agent's id.
+
+    Raises:
+        NotFound: It is a webhook that does not exist on this machine.
+        InvalidInput: The agent is not a member. The error has the way to make it one.
+
+    Cost: reading the beginning of a file.
+    """
+    from capsule.sessions.adapters.programs import WebhookAdapter, Webhooks
+
+    if channel == WebhookAdapter.name:
+        try:
+            Webhooks(store.engine.local).get(place)
+        except NotFound as error:
+            remedy = Remedy("webhook", place)
+            raise NotFound(f"{error.message} on this machine", id=place, remedy=remedy) from None
+    if channel != CONVERSATIONS or not store.engine.exists(CONVERSATION_KIND, place):
+        return
+    target = PolicyTarget.from_head(store.head(place))
+    if target.type == "chat" or agent not in target.present_ids:
+        hint = "name a channel, a group, or a direct of its own"
+        if target.type == "channel":
+            hint = "invite it, or let it join"
+        elif target.type == "group":
+            hint = "a participant can add it"
+        raise InvalidInput(
+            f"{agent} is not a member of {target.type} {place}, and gets no messages of it: {hint}",
+            id=place,
+        )
+
+
+# -- The object of the store -----------------------------------------------------------------------
 
 #: The fields of the next message of a series that `Sessions.get` shows.
 _SERIES_FIELDS = ("id", "content", "recurrence", "processAfter")
@@ -224,7 +308,7 @@ class Sessions:
 
         def change(registry_state: RegistryState) -> RegistryState:
             nonlocal name
-            agent_setup, name = deliveries.allow_destination(
+            agent_setup, name = messages.allow_destination(
                 registry_state.agents[id], route, title or place_title
             )
             return registry_state.put(agent_setup)
@@ -254,14 +338,14 @@ class Sessions:
 
         def change(registry_state: RegistryState) -> RegistryState:
             current_setup = registry_state.agents[agent_setup.name]
-            return registry_state.put(deliveries.forbid_destination(current_setup, destination))
+            return registry_state.put(messages.forbid_destination(current_setup, destination))
 
         self.registry.edit(change)
 
     @property
     def webhooks(self) -> Webhooks:
         """The webhooks of this machine, with their secrets."""
-        from capsule.sessions.adapters.webhook import Webhooks
+        from capsule.sessions.adapters.programs import Webhooks
 
         return Webhooks(self._engine.local)
 
@@ -376,7 +460,7 @@ class Sessions:
         event: events.Event = message.event if message is not None else {}
         conversation = ""
         delivered_message = ""
-        if question.route.get("channel") == deliveries.CONVERSATIONS:
+        if question.route.get("channel") == messages.CONVERSATIONS:
             conversation = question.route.get("place", "")
             delivered_message = inbound.delivered.get(question.message, "")
         return PendingQuestion(
@@ -628,6 +712,6 @@ def _without_texts(registry_state: RegistryState) -> RegistryState:
     untitled = [
         replace(place, name="")
         for place in registry_state.places.values()
-        if place.channel == deliveries.CONVERSATIONS
+        if place.channel == messages.CONVERSATIONS
     ]
     return questions.without_texts(registry_state).put(*untitled)

@@ -19,8 +19,7 @@ from capsule.sessions.host import host as host_module
 from capsule.sessions.host.host import Host
 from capsule.sessions.rules.messages import receive, retry_or_fail
 from capsule.sessions.session import Session
-from capsule.sessions.worker.command import CommandResult
-from capsule.sessions.worker.worker import Prompt, Worker
+from capsule.sessions.worker.worker import CommandResult, Prompt, Worker
 from tests.postgres.stores import engine_of
 from tests.postgres.test_opening import sql
 from tests.processes import until

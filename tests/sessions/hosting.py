@@ -10,8 +10,7 @@ from typing import Any
 from capsule import Store
 from capsule.sessions.host.host import Host
 from capsule.sessions.registry import AgentSetup, Registry
-from capsule.sessions.worker.command import CommandResult
-from capsule.sessions.worker.worker import Prompt, Worker
+from capsule.sessions.worker.worker import CommandResult, Prompt, Worker
 
 Answer = Callable[[Prompt], CommandResult]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from capsule.sessions.worker.command import CommandResult, run
+from capsule.sessions.worker.worker import CommandResult, run_command
 from tests.processes import Child, until
 
 
@@ -20,7 +20,7 @@ def ran(*words: str, input_text: str = "", **more: Any) -> CommandResult:
         "continuation_variable": "HAND",
         "on_output": lambda: None,
     }
-    return run(words, input_text, dict(os.environ), **options | more)
+    return run_command(words, input_text, dict(os.environ), **options | more)
 
 
 def gone(pid: int) -> bool:
@@ -94,10 +94,10 @@ def test_a_worker_that_is_killed_takes_its_command_along_and_what_that_started(
 ) -> None:
     child = Child(
         """
-        from capsule.sessions.worker.command import run
+        from capsule.sessions.worker.worker import run_command
         script = 'trap "" TERM HUP; sleep 100 & echo $$ $! > "$0"; echo; exec sleep 100'
         words = ["sh", "-c", script, sys.argv[1]]
-        run(words, "", os.environ, folder=None, limit_s=60, max_bytes=1000,
+        run_command(words, "", os.environ, folder=None, limit_s=60, max_bytes=1000,
             continuation_variable="HAND", on_output=say)
         """,
         str(tmp_path / "pids"),
@@ -124,4 +124,4 @@ def test_what_a_command_hands_on_fits_into_the_environment_of_the_next(script: s
         "continuation_variable": "HAND",
         "on_output": lambda: None,
     }
-    assert run(["true"], "", {"NEXT": handed}, **more).code == 0
+    assert run_command(["true"], "", {"NEXT": handed}, **more).code == 0

@@ -17,15 +17,18 @@ from capsule.sessions.events import (
     reply_id,
     routing_event,
 )
-from capsule.sessions.rules.deliveries import (
+from capsule.sessions.rules.messages import (
+    add_seconds,
     after_attempt,
     delivery_id,
     due_deliveries,
     next_delivery,
     number_replies,
+    numbered,
+    retry_by_hand,
+    retry_or_fail,
     route_of,
 )
-from capsule.sessions.rules.messages import add_seconds, numbered, retry_by_hand, retry_or_fail
 from capsule.sessions.session_state import OutboundMessage
 from tests.sessions.files import ROUTE, START, Files, chat
 

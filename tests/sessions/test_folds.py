@@ -34,8 +34,13 @@ from capsule.sessions.events import (
     undeliverable_event,
 )
 from capsule.sessions.rules import messages
-from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, number_replies
-from capsule.sessions.rules.messages import add_seconds, next_due
+from capsule.sessions.rules.messages import (
+    add_seconds,
+    after_attempt,
+    due_deliveries,
+    next_due,
+    number_replies,
+)
 from capsule.sessions.session_state import (
     MAX_KEPT,
     WINDOW,

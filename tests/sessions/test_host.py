@@ -16,16 +16,14 @@ from capsule import Store, timestamps
 from capsule.errors import InvalidInput
 from capsule.sessions.adapters.interface import ReceivedMessage
 from capsule.sessions.events import outbound_message, reply_id
+from capsule.sessions.host.host import prestarted_workers
 from capsule.sessions.host.routing import OpenSessions, Router
-from capsule.sessions.host.supervisor import prestarted_workers
 from capsule.sessions.registry import Registry, Wiring
 from capsule.sessions.rules import questions
-from capsule.sessions.rules.deliveries import number_replies
-from capsule.sessions.rules.messages import claim, pick
+from capsule.sessions.rules.messages import claim, number_replies, pick
 from capsule.sessions.session import Session
 from capsule.sessions.session_state import SessionState
-from capsule.sessions.worker.command import CommandResult
-from capsule.sessions.worker.worker import Prompt
+from capsule.sessions.worker.worker import CommandResult, Prompt
 from tests.processes import until
 from tests.sessions.hosting import Thread, echo, group, hosting, said
 

@@ -21,7 +21,7 @@ WORKER = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}]
 from capsule import Store
-from capsule.sessions.worker.command import CommandResult
+from capsule.sessions.worker.worker import CommandResult
 from capsule.sessions.worker.worker import Worker
 def answer(prompt):
     return CommandResult(0, " ".join(message["content"] for message in prompt.messages))
@@ -36,7 +36,7 @@ HOST = """
 import signal, threading
 from importlib import import_module
 from capsule.sessions.host.host import Host
-from capsule.sessions.host.supervisor import prestarted_workers
+from capsule.sessions.host.host import prestarted_workers
 store, words, place, count = Store.open(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 if place:
     module, kind, name = place.split(":")
@@ -64,7 +64,7 @@ PLACES = [
     (f"{HOSTS}.routing:OpenSessions:write_inbound", 1),
     (f"{HOSTS}.routing:OpenSessions:write_inbound", 2),
     (f"{HOSTS}.routing:Router:receive", 1),
-    (f"{HOSTS}.supervisor:Supervisor:wake", 1),
+    (f"{HOSTS}.host:Supervisor:wake", 1),
     ("capsule.sessions.adapters.conversations:ConversationAdapter:deliver", 1),
     (f"{HOSTS}.routing:Deliverer:_deliver", 1),
 ]

@@ -17,8 +17,7 @@ from capsule.messaging import doorbells
 from capsule.messaging.doorbells import DoorbellTarget
 from capsule.sessions.events import delivered_event, inbound_message, outbound_message
 from capsule.sessions.registry import ChannelPlace, Question
-from capsule.sessions.rules.deliveries import number_replies
-from capsule.sessions.rules.messages import claim, end_claims, pick, receive
+from capsule.sessions.rules.messages import claim, end_claims, number_replies, pick, receive
 from capsule.sessions.session import Session
 from tests.core.store.conftest import store as store
 from tests.core.store.test_purging import canaries_left, canary

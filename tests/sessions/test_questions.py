@@ -16,9 +16,8 @@ from capsule.sessions.adapters.interface import ReceivedMessage
 from capsule.sessions.events import Route, delivered_event, outbound_message
 from capsule.sessions.host.routing import OpenSessions, Router
 from capsule.sessions.registry import AgentSetup, Registry, RegistryState, SessionRecord
-from capsule.sessions.rules import deliveries, questions
-from capsule.sessions.rules.deliveries import due_deliveries, number_replies, route_of
-from capsule.sessions.rules.messages import next_due
+from capsule.sessions.rules import messages, questions
+from capsule.sessions.rules.messages import due_deliveries, next_due, number_replies, route_of
 from capsule.sessions.session import Session
 from capsule.sessions.session_state import OutboundMessage
 from capsule.sessions.worker.toolkit import Toolkit
@@ -279,30 +278,30 @@ def test_a_name_is_made_of_the_title_and_a_second_one_gets_a_number() -> None:
         ("d", ""),
         ("e", "!"),
     ):
-        anna, name = deliveries.allow_destination(anna, Route("chat", place), title)
+        anna, name = messages.allow_destination(anna, Route("chat", place), title)
         names.append(name)
     assert names == ["ops-team", "ops-team-2", "ops-team-3", "ops-team", "d", "unnamed"]
     with pytest.raises(NotFound):
-        deliveries.forbid_destination(anna, "nobody")
+        messages.forbid_destination(anna, "nobody")
 
 
 def test_the_map_is_the_permission_changes_of_it_hold_at_once_and_a_reply_is_always_allowed() -> (
     None
 ):
     files = Files()
-    anna, _ = deliveries.allow_destination(AgentSetup("anna"), Route("chat", "ops"), "Ops")
+    anna, _ = messages.allow_destination(AgentSetup("anna"), Route("chat", "ops"), "Ops")
     files.write_inbound(
-        *deliveries.update_destinations(files.session_state, RegistryState().put(anna), ROW)
+        *messages.update_destinations(files.session_state, RegistryState().put(anna), ROW)
     )
-    assert deliveries.update_destinations(files.session_state, RegistryState().put(anna), ROW) == []
+    assert messages.update_destinations(files.session_state, RegistryState().put(anna), ROW) == []
     files.write_outbound(
         *number_replies(files.session_state, [outbound_message(id="o", content="x", to="ops")])
     )
     assert route_of(files.session_state, files.outbound.messages["o"]) == Route("chat", "ops")
     files.write_inbound(
-        *deliveries.update_destinations(
+        *messages.update_destinations(
             files.session_state,
-            RegistryState().put(deliveries.forbid_destination(anna, "ops")),
+            RegistryState().put(messages.forbid_destination(anna, "ops")),
             ROW,
         )
     )

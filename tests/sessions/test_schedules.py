@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound
-from capsule.sessions.cron import next_at
 from capsule.sessions.events import (
     Route,
     ack_event,
     failed_event,
+    next_at,
     outbound_message,
     paused_event,
     resumed_event,
     retry_event,
 )
-from capsule.sessions.rules.deliveries import number_replies
-from capsule.sessions.rules.messages import claim, pick
+from capsule.sessions.rules.messages import claim, number_replies, pick
 from capsule.sessions.rules.schedules import (
     apply_task,
     live_occurrences,

@@ -26,8 +26,7 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound
 from capsule.format import schema
 from capsule.maintenance.doctor import examine
 from capsule.sessions.events import Event, delivered_event, inbound_message, outbound_message
-from capsule.sessions.rules.deliveries import number_replies
-from capsule.sessions.rules.messages import claim, end_claims, pick, receive
+from capsule.sessions.rules.messages import claim, end_claims, number_replies, pick, receive
 from capsule.sessions.session import EventRule, Session
 from capsule.sessions.session_state import SessionState
 from tests.core.storage.conftest import memory as memory

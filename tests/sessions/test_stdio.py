@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from capsule.errors import InvalidInput
 from capsule.sessions.adapters.interface import OutgoingFile, OutgoingMessage, ReceivedMessage
-from capsule.sessions.adapters.stdio import StdioAdapter
+from capsule.sessions.adapters.programs import StdioAdapter
 
 
 class Host:

@@ -19,8 +19,7 @@ from capsule.sessions.events import (
 )
 from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
 from capsule.sessions.rules import schedules
-from capsule.sessions.rules.deliveries import route_of
-from capsule.sessions.rules.messages import receive
+from capsule.sessions.rules.messages import receive, route_of
 from capsule.sessions.session import Session
 from capsule.sessions.worker.toolkit import MAX_STATE_BYTES, SendResult, Toolkit
 

@@ -17,9 +17,9 @@ import pytest
 
 from capsule import NotFound, Refused, Store, connections
 from capsule.errors import InvalidInput, StoreBusy
-from capsule.sessions.adapters import webhook
+from capsule.sessions.adapters import programs
 from capsule.sessions.adapters.interface import OutgoingMessage, ReceivedMessage
-from capsule.sessions.adapters.webhook import (
+from capsule.sessions.adapters.programs import (
     MAX_BODY_BYTES,
     WINDOW_S,
     WebhookAdapter,
@@ -234,7 +234,7 @@ def test_a_webhook_of_a_clone_does_not_count(tmp_path: Any) -> None:
         hooks = Webhooks(store.engine.local)
         hook = hooks.keep("ci", "https://example.org/in")
         assert hooks.keep("ci").secret == hook.secret
-        path = Path(store.engine.name(webhook.KIND, "ci"))
+        path = Path(store.engine.name(programs.KIND, "ci"))
         path.write_bytes(path.read_bytes())
         with pytest.raises(NotFound):
             hooks.get("ci")

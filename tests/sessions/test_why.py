@@ -10,8 +10,14 @@ from capsule.sessions.events import (
     routed_event,
     undeliverable_event,
 )
-from capsule.sessions.rules.deliveries import after_attempt, due_deliveries, number_replies
-from capsule.sessions.rules.messages import end_claims, retry_by_hand, retry_or_fail
+from capsule.sessions.rules.messages import (
+    after_attempt,
+    due_deliveries,
+    end_claims,
+    number_replies,
+    retry_by_hand,
+    retry_or_fail,
+)
 from tests.sessions.files import Files, chat
 
 

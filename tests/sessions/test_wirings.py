@@ -12,7 +12,7 @@ from capsule.engines.memory.engine import MemoryEngine
 from capsule.format.json import codec
 from capsule.sessions.adapters.interface import ReceivedMessage
 from capsule.sessions.registry import AgentSetup, Registry, RegistryState, Wiring
-from capsule.sessions.rules.wirings import RoutingDecision, route
+from capsule.sessions.rules.messages import RoutingDecision, route
 
 HELLO = ReceivedMessage(
     "m", "conversations", "c", "tom", "hello", is_group=True, to=frozenset({"anna"})

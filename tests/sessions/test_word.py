@@ -11,9 +11,8 @@ from capsule import Store
 from capsule.errors import InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, OutgoingMessage, ReceivedMessage, Receiver
 from capsule.sessions.registry import Wiring
-from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
-from capsule.sessions.worker.worker import Prompt
+from capsule.sessions.worker.worker import CommandResult, Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 

@@ -19,11 +19,16 @@ from capsule.sessions.events import (
     reply_id,
 )
 from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
-from capsule.sessions.rules.deliveries import route_of
-from capsule.sessions.rules.messages import receive, retry_or_fail
+from capsule.sessions.rules.messages import receive, retry_or_fail, route_of
 from capsule.sessions.session import Session
-from capsule.sessions.worker.command import CommandResult
-from capsule.sessions.worker.worker import MAX_ANSWER_BYTES, Prompt, Worker, by_command, worker_of
+from capsule.sessions.worker.worker import (
+    MAX_ANSWER_BYTES,
+    CommandResult,
+    Prompt,
+    Worker,
+    by_command,
+    worker_of,
+)
 
 HOME = Route("conversations", "direct_anna_bot", "t1")
 

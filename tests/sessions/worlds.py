@@ -24,17 +24,15 @@ from capsule.sessions.events import (
     state_event,
 )
 from capsule.sessions.rules import messages
-from capsule.sessions.rules.deliveries import (
+from capsule.sessions.rules.messages import (
+    add_seconds,
     after_attempt,
     delivery_id,
     due_deliveries,
-    next_delivery,
-    number_replies,
-)
-from capsule.sessions.rules.messages import (
-    add_seconds,
     end_claims,
+    next_delivery,
     next_due,
+    number_replies,
     numbered,
     pick,
     receive,

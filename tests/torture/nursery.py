@@ -28,11 +28,11 @@ from capsule import Store, timestamps
 from capsule.errors import StoreBusy
 from capsule.sessions.adapters import conversations as _loaded  # noqa: F401
 from capsule.sessions.host import host as hosts
-from capsule.sessions.rules import deliveries, messages
+from capsule.sessions.rules import messages
 from capsule.sessions.session import Session
 from capsule.sessions.worker import worker
-from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
+from capsule.sessions.worker.worker import CommandResult
 
 #: Hosts at a time: the oldest runs, the others stand by.
 _HOSTS = 2
@@ -70,7 +70,7 @@ class Clock:
             os.utime(f"{root}/sessions/{session.id}/heartbeat", ns=(self.time_ns(), self.time_ns()))
 
         Session.record_heartbeat = beat_by_this_clock  # type: ignore[method-assign, assignment]
-        messages.FIRST_RETRY_S = deliveries.FIRST_WAIT_S = 0.25  # type: ignore[assignment]
+        messages.FIRST_RETRY_S = messages.FIRST_WAIT_S = 0.25  # type: ignore[assignment]
         messages.MAX_EVENTS = 60
         hosts._STANDBY_S = 0.05
         hosts.LOOK_S = hosts._ELSEWHERE_S = worker._LOOK_S = 1.0

@@ -23,9 +23,8 @@ from capsule.errors import Refused
 from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
 from capsule.sessions.registry import Registry
-from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
-from capsule.sessions.worker.worker import Prompt
+from capsule.sessions.worker.worker import CommandResult, Prompt
 from capsule.timestamps import from_ms
 from tests.context.projects import captured, lay_out
 from tests.processes import until

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capsule import Store
-from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
-from capsule.sessions.worker.worker import Prompt
+from capsule.sessions.worker.worker import CommandResult, Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 from tests.web.browser import Guard, check_axe, screenshot

@@ -9,9 +9,8 @@ import pytest
 from capsule import Store
 from capsule.engines.interface import INBOUND
 from capsule.mcp_server.access import Tokens
-from capsule.sessions.worker.command import CommandResult
 from capsule.sessions.worker.toolkit import Toolkit
-from capsule.sessions.worker.worker import Prompt
+from capsule.sessions.worker.worker import CommandResult, Prompt
 from tests.processes import until
 from tests.sessions.hosting import group, hosting, said
 from tests.web.drawn import buttons, press, text

@@ -2,9 +2,8 @@
 
 `OpenSessions` holds the sessions that are in use, and the registry as it could last be read.
 `Router` takes messages from the adapters and writes each into the inbound files of its sessions.
-`Deliverer` reads the outbound files and gives due messages to the adapters. `rules.wirings` decides
-which sessions get a message. `rules.deliveries` decides where an answer goes and whether it is
-tried again.
+`Deliverer` reads the outbound files and gives due messages to the adapters. `rules.messages` decides
+which sessions get a message, where an answer goes, and whether it is tried again.
 
 What must stay true:
 - Only one thread at a time uses a session, because its state changes while it is read.
@@ -34,7 +33,7 @@ from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused
 from capsule.sessions.adapters.interface import Adapter, OutgoingFile, OutgoingMessage
 from capsule.sessions.events import Event, Route, routed_event, routing_event
 from capsule.sessions.registry import UNSERVED, ChannelPlace, Registry, RegistryState
-from capsule.sessions.rules import deliveries, messages, questions, wirings
+from capsule.sessions.rules import messages, questions
 from capsule.sessions.rules.messages import inbound_event, is_bulky, receive
 from capsule.sessions.rules.questions import events_for_session
 from capsule.sessions.session import EventRule, Session
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
     from capsule.engines.interface import Engine, Lease
     from capsule.sessions.adapters.interface import ReceivedMessage
     from capsule.sessions.registry import SessionKey, SessionRecord
+    from capsule.sessions.rules.messages import RoutingDecision
     from capsule.sessions.rules.questions import QuestionOutcome
-    from capsule.sessions.rules.wirings import RoutingDecision
     from capsule.sessions.session_state import SessionState
 
 
@@ -164,7 +163,7 @@ class Router:
                 if answered_session:
                     session_ids.append(answered_session)
                     continue
-                for decision in wirings.route(received, registry_state, was_woken):
+                for decision in messages.route(received, registry_state, was_woken):
                     routed[decision.session_key].append((received, decision))
             for key, routed_messages in routed.items():
                 try:
@@ -366,7 +365,7 @@ class Deliverer:
         record = self._open_sessions.state().sessions[id]
         results: list[tuple[OutboundMessage, dict[str, Any]]] = []
         with self._open_sessions.session(id) as session:
-            due = deliveries.due_deliveries(session.read(), timestamps.now())
+            due = messages.due_deliveries(session.read(), timestamps.now())
         for message in due:
             if message.kind == "task":  # The host itself carries tasks out.
                 continue
@@ -382,7 +381,7 @@ class Deliverer:
             now = timestamps.now()
             attempt_events = []
             for message, result in results:
-                attempt_events += deliveries.after_attempt(session_state, message, now, **result)
+                attempt_events += messages.after_attempt(session_state, message, now, **result)
             return messages.numbered(session_state, attempt_events)
 
         self._open_sessions.write_inbound(id, record_attempts)
@@ -393,7 +392,7 @@ class Deliverer:
         """Deliver a message. Return the id that it gets at its destination."""
         with self._open_sessions.session(record.id):
             session_state = session.read()
-            route = deliveries.route_of(session_state, message)
+            route = messages.route_of(session_state, message)
             outgoing = _outgoing_message(session, record.agent, session_state, message, route)
         if message.kind == "question":  # First, because an answer may come at once.
             self._open_sessions.registry.edit(
@@ -429,7 +428,7 @@ def _outgoing_message(
         for file in event.get("attachments", ())
     ]
     return OutgoingMessage(
-        id=deliveries.delivery_id(session_state, message),
+        id=messages.delivery_id(session_state, message),
         kind=message.kind if message.kind in _DELIVERED_KINDS else "chat",
         session=session.id,
         agent=agent,

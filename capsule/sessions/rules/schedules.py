@@ -21,7 +21,6 @@ from typing import Any, get_args
 
 from capsule import timestamps
 from capsule.errors import InvalidInput, NotFound, Refused
-from capsule.sessions.cron import last_at, next_at
 from capsule.sessions.events import (
     RECURRENCE_FIELDS,
     CatchUp,
@@ -31,13 +30,14 @@ from capsule.sessions.events import (
     changed_event,
     delivered_event,
     inbound_message,
+    last_at,
+    next_at,
     paused_event,
     reply_id,
     resumed_event,
     utc,
 )
-from capsule.sessions.rules.deliveries import after_attempt, route_of
-from capsule.sessions.rules.messages import numbered
+from capsule.sessions.rules.messages import after_attempt, numbered, route_of
 from capsule.sessions.session_state import FINAL, InboundMessage, OutboundMessage, SessionState
 
 #: Seconds after which a series with `skip` passes a missed occurrence over.

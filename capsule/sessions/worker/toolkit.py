@@ -35,8 +35,11 @@ from capsule.sessions.events import (
 )
 from capsule.sessions.registry import Registry
 from capsule.sessions.rules import schedules
-from capsule.sessions.rules.deliveries import number_replies, writable_conversations
-from capsule.sessions.rules.messages import complete_for_tool
+from capsule.sessions.rules.messages import (
+    complete_for_tool,
+    number_replies,
+    writable_conversations,
+)
 from capsule.sessions.session import Session
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from capsule import Store, timestamps
-from capsule.sessions.adapters.webhook import sign
+from capsule.sessions.adapters.programs import sign
 
 
 def said(stream: Any, wanted: str) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(
     script = (
         "import sys; from capsule_cli import __main__; from capsule.sessions.worker import worker\n"
         "def show(*words, **more): print(*sorted(sys.modules), file=sys.stderr); sys.exit()\n"
-        "worker.command.run = show\n"
+        "worker.run_command = show\n"
         "sys.argv = ['capsule', 'worker', 'run', '--agent', 'bot', '--session', 's1']\n"
         "__main__.main()\n"
     )
@@ -143,7 +143,7 @@ def test_a_worker_loads_nothing_heavy_before_its_command_starts(
     }
     heavy |= {"socket", "secrets", "tempfile", "capsule.store.pages"}
     heavy |= {"capsule.format.filters"}
-    assert "capsule.sessions.worker.command" in loaded
+    assert "capsule.sessions.worker.worker" in loaded
     assert loaded & heavy == set()
 
 
@@ -157,7 +157,7 @@ def test_a_worker_that_is_started_ahead_loads_nothing_once_a_message_came(
         "    def readline(self): self.loaded = set(sys.modules); return next(self.words)\n"
         "def show(*words, **more): print('began', *sys.modules.keys() - sys.stdin.loaded); "
         "sys.exit()\n"
-        "worker.command.run, sys.stdin = show, Words()\n"
+        "worker.run_command, sys.stdin = show, Words()\n"
         f"sys.argv = ['capsule', 'worker', 'run', '--store', {str(capsule.root)!r}, '--agent', "
         "'-']\n"
         "__main__.main()\n"

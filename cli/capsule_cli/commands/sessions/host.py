@@ -56,10 +56,8 @@ def host(
     """
     ensure_person("hosts")
     from capsule.sessions.adapters.interface import installed
-    from capsule.sessions.adapters.stdio import StdioAdapter
-    from capsule.sessions.adapters.webhook import WebhookAdapter
-    from capsule.sessions.host.host import Host
-    from capsule.sessions.host.supervisor import prestarted_workers
+    from capsule.sessions.adapters.programs import StdioAdapter, WebhookAdapter
+    from capsule.sessions.host.host import Host, prestarted_workers
 
     stop = threading.Event()
     exit_codes = [0]
