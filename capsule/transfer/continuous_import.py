@@ -36,7 +36,7 @@ from capsule.transfer.registry import format_named, format_of
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore
-    from capsule.transfer.drafts.report import ImportResult, Report
+    from capsule.transfer.drafts.import_records import ImportResult, Report
 
 
 #: Changes within this time, in milliseconds, are imported together.

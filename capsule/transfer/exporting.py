@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from capsule.errors import InvalidInput, NotFound
 from capsule.timestamps import sortable
 from capsule.transfer.drafts.conversion import draft_of
-from capsule.transfer.drafts.export_note import write_with_note
+from capsule.transfer.drafts.reimport import write_with_note
 from capsule.transfer.interface import Format
 from capsule.transfer.registry import format_named, formats
 

@@ -30,13 +30,30 @@ from capsule.errors import InvalidDocument, InvalidInput, Locked, LockLost, Refu
 from capsule.format.json import codec
 from capsule.store.change.conversation import REMOVED
 from capsule.store.creation import ConversationExists, write_new
-from capsule.transfer.drafts.conversion import EmptyDraft, ReportProblem, document_of, source_id
+from capsule.transfer.drafts.conversion import (
+    EmptyDraft,
+    ReportProblem,
+    document_of,
+    keeps_id,
+    sender_outside,
+    source_id,
+    with_imported_senders,
+)
 from capsule.transfer.drafts.digests import digest_of, digest_of_document
-from capsule.transfer.drafts.export_note import unchanged_since_export
-from capsule.transfer.drafts.import_memory import ImportedFile, ImportMemory
-from capsule.transfer.drafts.merging import MergeOutcome, OnConflict, contradicts, merge
-from capsule.transfer.drafts.report import ImportResult, Report, UnknownFile
-from capsule.transfer.drafts.trust import keeps_id, sender_outside, with_imported_senders
+from capsule.transfer.drafts.import_records import (
+    ImportedFile,
+    ImportMemory,
+    ImportResult,
+    Report,
+    UnknownFile,
+)
+from capsule.transfer.drafts.reimport import (
+    MergeOutcome,
+    OnConflict,
+    contradicts,
+    merge,
+    unchanged_since_export,
+)
 from capsule.transfer.interface import Draft, Format, Source, read_bytes, reporting_damage
 from capsule.transfer.reading.files import SourceFile
 from capsule.transfer.reading.sources import (

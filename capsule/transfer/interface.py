@@ -23,10 +23,9 @@ from capsule.transfer.reading.json_stream import (
     json_records,
     shape_of,
 )
-from capsule.transfer.records.coercion import object_of
-from capsule.transfer.records.round_trip import CAPSULE_KEY
-from capsule.transfer.records.round_trip import Fields as Fields
-from capsule.transfer.records.round_trip import Pair as Pair
+from capsule.transfer.records.mapping import CAPSULE_KEY, object_of
+from capsule.transfer.records.mapping import Fields as Fields
+from capsule.transfer.records.mapping import Pair as Pair
 
 if TYPE_CHECKING:
     import sqlite3
@@ -176,7 +175,7 @@ class Draft:
         source_head_digests: For a writer: the digests of the head, as the last import stored them.
         local_ids: The ids of the messages that are ids of this store, not of the source.
         export_note: The content of the key `capsule` of the file. For a writer: the content to
-            write there. See `capsule.transfer.drafts.export_note`.
+            write there. See `capsule.transfer.drafts.reimport`.
         exported_messages: The digests of the messages in the note, by their ids.
         exported_head: The digests of the fields of the head in the note. None: it has none.
         edited: For a writer: the ids of messages that were changed here since they were imported.

@@ -27,7 +27,7 @@ from capsule.ids import slug
 from capsule.transfer.drafts.conversion import draft_of
 from capsule.transfer.formats.plain.html import SCRIPT, SITE_POLICY, STYLE, drawing, page
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import json_of, objects_of
+from capsule.transfer.records.mapping import json_of, objects_of
 
 #: The file that lists the files of the site.
 _LIST = ".capsule-site.json"

@@ -16,9 +16,8 @@ from typing import Any
 from capsule import Store
 from capsule.errors import InvalidInput
 from capsule.transfer.drafts.conversion import document_of, draft_of, source_id
-from capsule.transfer.drafts.export_note import unchanged_since_export, write_with_note
-from capsule.transfer.drafts.merging import merge
-from capsule.transfer.drafts.report import Report
+from capsule.transfer.drafts.import_records import Report
+from capsule.transfer.drafts.reimport import merge, unchanged_since_export, write_with_note
 from capsule.transfer.interface import Format, Source, read_bytes
 from capsule.transfer.reading.files import Problems, SourceFile
 from capsule.transfer.reading.sources import files_at, unpacked

@@ -12,7 +12,7 @@ from capsule import Store
 from capsule.disk import directory_tracker
 from capsule.transfer import continuous_import
 from capsule.transfer.continuous_import import FolderWatch, follow
-from capsule.transfer.drafts.report import ImportResult
+from capsule.transfer.drafts.import_records import ImportResult
 from capsule.transfer.reading.files import Damage
 from tests.transfer.exchange import DATA, said
 

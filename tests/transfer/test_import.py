@@ -14,7 +14,7 @@ import pytest
 from capsule import Store
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format.merge.merge import merge
-from capsule.transfer.drafts.report import Report
+from capsule.transfer.drafts.import_records import Report
 from capsule.transfer.registry import formats
 from tests.transfer.exchange import DATA, said, take, zipped
 

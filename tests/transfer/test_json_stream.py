@@ -17,8 +17,7 @@ from capsule.transfer.reading.json_stream import (
     json_records,
     shape_of,
 )
-from capsule.transfer.records.coercion import moment
-from capsule.transfer.records.round_trip import Pair, apply_difference, difference
+from capsule.transfer.records.mapping import Pair, apply_difference, difference, moment
 
 
 def read(data: bytes, chunk: int = 7) -> tuple[list[tuple[int, Any]], list[tuple[str, int | None]]]:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from capsule.format.text.escaping import escape_controls as escaped
 from capsule.transfer.rendering import messages as rendering
-from capsule.transfer.rendering.calls import describe_call
 from capsule.transfer.rendering.messages import (
     STYLES,
     RenderOptions,
     anchor_of,
+    describe_call,
     is_talk,
     messages,
     name_style,

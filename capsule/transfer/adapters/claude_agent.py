@@ -22,7 +22,7 @@ from capsule import timestamps
 from capsule.errors import NotFound
 from capsule.transfer.adapters.items import Items, sessions
 from capsule.transfer.interface import Fields, Pair
-from capsule.transfer.records.coercion import moment, object_of, objects_of, text_of, with_nonempty
+from capsule.transfer.records.mapping import moment, object_of, objects_of, text_of, with_nonempty
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

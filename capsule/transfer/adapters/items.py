@@ -1,7 +1,7 @@
 """Store the items of a session of an agent SDK as the messages of a conversation.
 
 An item is a JSON object that an SDK stores: a message, a call of a tool, its result. The pair of
-functions of the SDK converts an item to a message and back (`round_trip.Pair`). What the message
+functions of the SDK converts an item to a message and back (`mapping.Pair`). What the message
 lacks is stored in its `metadata.source`. The first `add` creates the conversation, with the name of
 the SDK as a tag.
 
@@ -21,12 +21,12 @@ from capsule.errors import InvalidInput, NotFound
 from capsule.format.documents.message import check_message
 from capsule.ids import imported_conversation_id, imported_message_id
 from capsule.transfer.reading.json_stream import without_surrogates
-from capsule.transfer.records.coercion import object_of
-from capsule.transfer.records.round_trip import (
+from capsule.transfer.records.mapping import (
     Fields,
     Pair,
     apply_difference,
     difference,
+    object_of,
     with_source,
     without_source,
 )

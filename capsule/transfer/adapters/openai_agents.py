@@ -17,7 +17,7 @@ from anyio import to_thread
 from capsule.errors import InvalidInput, NotFound
 from capsule.transfer.adapters.items import Items
 from capsule.transfer.interface import Fields, Pair
-from capsule.transfer.records.coercion import json_of, text_of, text_of_part, without
+from capsule.transfer.records.mapping import json_of, text_of, text_of_part, without
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

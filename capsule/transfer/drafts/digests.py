@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from capsule.format.documents import creation
-from capsule.transfer.records.round_trip import Fields
+from capsule.transfer.records.mapping import Fields
 
 Document = dict[str, Any]
 #: The field of the metadata with the provenance.

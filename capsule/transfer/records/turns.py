@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from capsule.transfer.interface import Draft, Fields
-from capsule.transfer.records.coercion import moment, with_nonempty
-from capsule.transfer.records.round_trip import (
+from capsule.transfer.records.mapping import (
     CAPSULE_KEY,
     apply_difference,
     difference,
+    moment,
+    with_nonempty,
     with_source,
     without_source,
 )

@@ -28,17 +28,20 @@ from capsule.transfer.interface import (
     reporting_damage,
 )
 from capsule.transfer.records import turns
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
+    CAPSULE_KEY,
+    Column,
+    Fields,
     counts_of,
     json_of,
     moment,
     object_of,
     objects_of,
+    pair_of,
     text_of,
     with_nonempty,
     without,
 )
-from capsule.transfer.records.round_trip import CAPSULE_KEY, Column, Fields, pair_of
 from capsule.transfer.records.turns import TurnPair
 
 _ROLES = {"system": "system", "user": "user", "agent": "assistant"}

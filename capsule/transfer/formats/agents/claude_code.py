@@ -33,14 +33,18 @@ from capsule.transfer.interface import (
     recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records.calls import with_acceptable_calls
-from capsule.transfer.records.coercion import encode_records, json_of, objects_of, uuid_of, without
-from capsule.transfer.records.round_trip import (
+from capsule.transfer.records.mapping import (
     CAPSULE_KEY,
     Fields,
     apply_difference,
     difference,
+    encode_records,
+    json_of,
+    objects_of,
+    uuid_of,
+    with_acceptable_calls,
     with_source,
+    without,
     without_source,
 )
 

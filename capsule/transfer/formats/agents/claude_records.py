@@ -22,13 +22,15 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 from capsule.transfer.interface import FORMAT_ERRORS
-from capsule.transfer.records.coercion import counts_of, moment, without
-from capsule.transfer.records.round_trip import (
+from capsule.transfer.records.mapping import (
     CAPSULE_KEY,
     Fields,
     apply_difference,
+    counts_of,
     difference,
+    moment,
     with_source,
+    without,
 )
 
 #: The types of blocks with a text, which they have under the name of their type. For each the field

@@ -36,9 +36,9 @@ from capsule.transfer.interface import (
     recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records import coercion
-from capsule.transfer.records.calls import with_acceptable_calls
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records import mapping
+from capsule.transfer.records.mapping import (
+    CAPSULE_KEY,
     UUID,
     counts_of,
     encode_records,
@@ -49,9 +49,11 @@ from capsule.transfer.records.coercion import (
     objects_of,
     text_of,
     uuid_of,
+    with_acceptable_calls,
     with_nonempty,
+    with_source,
+    without_source,
 )
-from capsule.transfer.records.round_trip import CAPSULE_KEY, with_source, without_source
 
 #: The beginning of a message of the user that the program wrote.
 _PROGRAM_TEXT = (
@@ -111,7 +113,7 @@ def url_of(attachment: Fields) -> str:
     """Return the data of an attachment as a URL. Empty: it has no data."""
     if "data" not in attachment:
         return ""
-    return coercion.data_url(attachment.get("type"), attachment["data"])
+    return mapping.data_url(attachment.get("type"), attachment["data"])
 
 
 def _image(part: Fields) -> Fields | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from capsule.transfer.interface import Draft, Fields, Format, Source, read_items, read_rows
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
     json_of,
     moment,
     object_of,

@@ -21,7 +21,7 @@ from capsule.transfer.interface import (
     read_records,
     recognizes_record,
 )
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
     counts_of,
     moment,
     object_of,

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from capsule.transfer.interface import Draft, Fields, Format, Source, read_items, read_rows
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
     counts_of,
     json_of,
     milliseconds,

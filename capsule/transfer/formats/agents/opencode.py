@@ -26,7 +26,7 @@ from capsule.transfer.interface import (
     read_records,
     read_rows,
 )
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
     counts_of,
     data_of,
     moment,

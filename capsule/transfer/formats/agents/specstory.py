@@ -27,7 +27,7 @@ from capsule.transfer.interface import (
     recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
     counts_of,
     moment,
     object_of,

@@ -27,8 +27,7 @@ from capsule.transfer.interface import (
     read_records,
     recognizes_record,
 )
-from capsule.transfer.records.coercion import is_string, object_of, without
-from capsule.transfer.records.round_trip import CAPSULE_KEY
+from capsule.transfer.records.mapping import CAPSULE_KEY, is_string, object_of, without
 
 _SHA256 = r"[0-9a-f]{64}"
 #: The metadata of 2.0, with the values for a capsule without them.

@@ -22,7 +22,7 @@ from capsule.errors import Refused
 from capsule.format.tree.tree import Tree
 from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import Draft, Fields, Format
-from capsule.transfer.records.coercion import text_of, with_nonempty, without
+from capsule.transfer.records.mapping import text_of, with_nonempty, without
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -25,24 +25,22 @@ from capsule.transfer.interface import (
     reader_of_items,
     recognizes_record,
 )
-from capsule.transfer.records.coercion import (
-    call_of,
-    is_string,
-    json_of,
-    objects_of,
-    record_of_call,
-    text_of,
-    text_of_part,
-    without,
-)
-from capsule.transfer.records.round_trip import (
+from capsule.transfer.records.mapping import (
     CAPSULE_KEY,
     Column,
     Pair,
     apply_difference,
+    call_of,
     difference,
+    is_string,
+    json_of,
+    objects_of,
     pair_of,
+    record_of_call,
+    text_of,
+    text_of_part,
     with_source,
+    without,
 )
 
 _ROLES = {"developer": "system", "function": "tool", "model": "assistant"}

@@ -20,7 +20,7 @@ import orjson
 from capsule.timestamps import blank_if_unknown
 from capsule.transfer.drafts.conversion import active_path
 from capsule.transfer.interface import Draft, Fields, Format, Source, read_text, reporting_damage
-from capsule.transfer.records.coercion import text_of, without
+from capsule.transfer.records.mapping import text_of, without
 
 _MARK = "<!-- capsule:"
 #: A comment of ours: its kind, and its JSON.

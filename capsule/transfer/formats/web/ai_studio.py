@@ -20,7 +20,7 @@ from capsule.transfer.interface import (
     reader_of_items,
     recognizes_record,
 )
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
     counts_of,
     moment,
     object_of,

@@ -26,17 +26,21 @@ from capsule.transfer.interface import (
     recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
+    Column,
+    Fields,
+    Pair,
+    is_on,
     is_string,
     json_of,
     moment,
     object_of,
     objects_of,
+    pair_of,
     seconds,
     text_of,
     without,
 )
-from capsule.transfer.records.round_trip import Column, Fields, Pair, is_on, pair_of
 
 #: The id of the joint that newer exports begin with. It is written if there is no other one.
 _ROOT = "client-created-root"

@@ -21,8 +21,16 @@ from capsule.transfer.interface import (
     recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records.coercion import moment, text_of, with_nonempty, without
-from capsule.transfer.records.round_trip import Column, is_on, pair_of, with_source
+from capsule.transfer.records.mapping import (
+    Column,
+    is_on,
+    moment,
+    pair_of,
+    text_of,
+    with_nonempty,
+    with_source,
+    without,
+)
 from capsule.transfer.records.turns import with_turn_ids
 
 #: The parents of a first message, besides null.

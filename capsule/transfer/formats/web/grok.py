@@ -18,7 +18,7 @@ from capsule.transfer.interface import (
     reader_of_items,
     recognizes_record,
 )
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
     is_string,
     moment,
     object_of,

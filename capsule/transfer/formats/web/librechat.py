@@ -28,16 +28,20 @@ from capsule.transfer.interface import (
     reporting_damage,
 )
 from capsule.transfer.records import turns
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records.mapping import (
+    Column,
+    Fields,
+    context_of,
     is_string,
     json_of,
     moment,
     object_of,
     objects_of,
+    pair_of,
     text_of,
+    text_of_context,
     without,
 )
-from capsule.transfer.records.round_trip import Column, Fields, context_of, pair_of, text_of_context
 from capsule.transfer.records.turns import Pieces, RecordFieldNames, TurnPair
 
 #: The parent of a first message.

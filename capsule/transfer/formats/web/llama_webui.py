@@ -28,17 +28,20 @@ from capsule.transfer.interface import (
     recognizes_record,
     reporting_damage,
 )
-from capsule.transfer.records import coercion, turns
-from capsule.transfer.records.coercion import (
+from capsule.transfer.records import mapping, turns
+from capsule.transfer.records.mapping import (
+    Column,
+    Pair,
+    is_on,
     json_of,
     moment,
     object_of,
     objects_of,
+    pair_of,
     text_of,
     with_nonempty,
     without,
 )
-from capsule.transfer.records.round_trip import Column, Pair, is_on, pair_of
 from capsule.transfer.records.turns import Pieces, RecordFieldNames, TurnPair
 
 _ROLES = ("user", "assistant", "system", "tool")
@@ -69,7 +72,7 @@ _Messages = Sequence[tuple[int, Any]]
 _OF_THE_HEAD = pair_of(
     Column("id", "id", text_of),
     Column("name", "title"),
-    Column("lastModified", "updatedAt", moment, coercion.milliseconds),
+    Column("lastModified", "updatedAt", moment, mapping.milliseconds),
     Column("pinned", "metadata.pinned", is_on),
     Column("currNode", "metadata.currentNode", text_of),
     Column("forkedFromConversationId", "metadata.forkedFrom"),
@@ -99,7 +102,7 @@ def _steps(pieces: Pieces) -> Iterator[tuple[str, Any]]:
             yield kind, text
 
 
-_NAMES = RecordFieldNames("id", "parent", "timestamp", coercion.milliseconds)
+_NAMES = RecordFieldNames("id", "parent", "timestamp", mapping.milliseconds)
 
 
 def _read(record: Fields) -> list[Fields]:
@@ -137,7 +140,7 @@ def _add_calls(entries: list[Fields], record: Fields) -> None:
     If the text has the same calls between marks, they get the ids from the record, and so do their
     results.
     """
-    calls = [coercion.call_of(call) for call in objects_of(record.get("toolCalls"))]
+    calls = [mapping.call_of(call) for call in objects_of(record.get("toolCalls"))]
     marked_calls = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and not marked_calls:
         entries[-1]["toolCalls"] = calls
@@ -193,7 +196,7 @@ def _read_file(file: Fields) -> Fields:
 def _data(url: str) -> Fields:
     """Return the data of a URL, or the URL itself. Empty: the data is damaged."""
     try:
-        data = coercion.data_of(url)
+        data = mapping.data_of(url)
     except ValueError:
         return {}
     return {"url": url} if data is None else {"data": data}
@@ -207,7 +210,7 @@ def _write_file(attachment: Fields) -> Fields:
     file: Fields = {"type": kind, "name": attachment.get("name")}
     if kind == "IMAGE":
         if isinstance(data, bytes):
-            file["base64Url"] = coercion.data_url(mime, data)
+            file["base64Url"] = mapping.data_url(mime, data)
         if isinstance(attachment.get("url"), str):
             file["base64Url"] = attachment["url"]
     elif isinstance(data, bytes):
@@ -242,7 +245,7 @@ def _write(entries: list[Fields]) -> Fields:
     }
     calls = [call for entry in entries for call in entry.get("toolCalls", ())]
     if calls and (form != _FORM_MARKS or all("id" in call for call in calls)):
-        record["toolCalls"] = [coercion.record_of_call(call) for call in calls]
+        record["toolCalls"] = [mapping.record_of_call(call) for call in calls]
     attachments = head.get("attachments")
     if attachments:
         record["extra"] = [_write_file(attachment) for attachment in attachments]

@@ -28,26 +28,24 @@ from capsule.transfer.interface import (
     reader_of_items,
     reporting_damage,
 )
-from capsule.transfer.records import coercion, turns
-from capsule.transfer.records.coercion import (
-    data_of,
-    data_url,
-    json_of,
-    moment,
-    object_of,
-    objects_of,
-    text_of,
-    with_nonempty,
-    without,
-)
-from capsule.transfer.records.round_trip import (
+from capsule.transfer.records import mapping, turns
+from capsule.transfer.records.mapping import (
     Column,
     Fields,
     Pair,
     context_of,
+    data_of,
+    data_url,
     is_on,
+    json_of,
+    moment,
+    object_of,
+    objects_of,
     pair_of,
+    text_of,
     text_of_context,
+    with_nonempty,
+    without,
 )
 from capsule.transfer.records.turns import Pieces, RecordFieldNames, TurnPair
 
@@ -300,7 +298,7 @@ _TOKENS = {
 
 def _time(time: str) -> int | float:
     """Return a time of a capsule in seconds, as an integer if it can be one."""
-    number = coercion.seconds(time) or 0.0
+    number = mapping.seconds(time) or 0.0
     return int(number) if number.is_integer() else number
 
 
@@ -579,7 +577,7 @@ def _write_file_of(draft: Draft) -> bytes:
         history["currentId"] = row.pop("currentId")
     history["messages"] = {record["id"]: record for record in records}
     chat = {**row["chat"], "history": history, "messages": []}
-    return coercion.encode_record(row | {"chat": chat})
+    return mapping.encode_record(row | {"chat": chat})
 
 
 def _is_chat_record(record: Fields) -> bool:

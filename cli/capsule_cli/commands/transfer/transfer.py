@@ -47,7 +47,7 @@ from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule import Store
-    from capsule.transfer.drafts.report import ImportResult, Report
+    from capsule.transfer.drafts.import_records import ImportResult, Report
 
 #: Most problems, and most skipped conversations, that are printed.
 _MAX_LINES = 20
