@@ -161,8 +161,12 @@ def test_an_address_without_a_store_or_of_another_version_is_refused_by_name(
     ("change", "write"),
     [
         (
-            "ALTER FUNCTION @save RENAME TO save_2",
+            "ALTER FUNCTION @append RENAME TO append_2",
             lambda store: store.append("plan", content="late"),
+        ),
+        (
+            "ALTER FUNCTION @save RENAME TO save_2",
+            lambda store: store.rename("plan", "late"),
         ),
         (
             "ALTER TABLE @entries RENAME TO later",

@@ -1,8 +1,8 @@
 -- The schema of a store, version 1. The program replaces "@" by the name of the schema and a dot.
 -- What must stay true: a document is locked before its writer gets a transaction number. The feed is in the order of
 -- these numbers, so it has the changes of one document in their order. The rows of a document have all of its file.
--- A later version of the schema must rename whatever changes its meaning, above all `save` and `remove`. Then a program
--- that is open during the migration gets an error, and writes nothing more.
+-- A later version of the schema must rename whatever changes its meaning, above all `append`, `save`, `save_each` and
+-- `remove`. Then a program that is open during the migration gets an error, and writes nothing more.
 
 CREATE TABLE @meta (key text PRIMARY KEY, value text NOT NULL);
 CREATE SEQUENCE @versions;
@@ -285,6 +285,67 @@ BEGIN
     END LOOP;
     RETURN json_build_array('ok', d.version, d.tag, d.era, d.entries, @size(d), d.updated_at, d.newest, d.time,
         d.ends_active, NULL);
+END $$;
+
+-- Does several writes in one transaction, and returns the answer of `save` to each. It waits for no lock: a write whose
+-- locks are taken is not done, and its answer is `busy`, and whether it may have been done before. `p_locks` has the
+-- number of a write, a kind and an id, and whether the lock is shared. All locks come before the first write.
+CREATE FUNCTION @save_each(p_writes json, p_locks json, p_again boolean) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    busy integer[] := ARRAY(
+        SELECT (l ->> 0)::integer FROM json_array_elements(p_locks) AS l WHERE NOT CASE WHEN (l ->> 3)::boolean
+            THEN pg_try_advisory_xact_lock_shared(@key(l ->> 1, l ->> 2))
+            ELSE pg_try_advisory_xact_lock(@key(l ->> 1, l ->> 2)) END
+    );
+    number integer := 0;
+    write json;
+BEGIN
+    FOR write IN SELECT json_array_elements(p_writes) LOOP
+        IF number = ANY (busy) THEN
+            RETURN NEXT json_build_array('busy', p_again);
+        ELSE
+            RETURN NEXT @save(write, p_again, NULL, NULL);
+        END IF;
+        number := number + 1;
+    END LOOP;
+END $$;
+
+-- Appends one message, if that takes no more than an UPDATE and two new rows, and returns the new version, the number
+-- of entries and the size. Otherwise it writes nothing and returns NULL, and `save` does it or tells why not. It has the
+-- conditions of `save`. To send the values one by one is quicker than to parse a JSON object.
+CREATE FUNCTION @append(
+    p_again boolean, p_kind text, p_id text, p_write uuid, p_tag bigint, p_version bigint, p_exact boolean,
+    p_active boolean, p_message bytea, p_body text, p_time text, p_stamp text, p_ends_active boolean, p_event text,
+    p_told text, OUT o_again boolean, OUT o_version bigint, OUT o_entries integer, OUT o_size bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    is_done boolean := pg_advisory_xact_lock(@key(p_kind, p_id)) IS NULL;
+    next bigint := @in_timeline(nextval('@versions'));
+    l_doc bigint;
+BEGIN
+    o_again := p_again;
+    UPDATE @documents AS o SET
+        version = next,
+        entries = entries + 1,
+        inner_bytes = inner_bytes + octet_length(p_body) + 2,
+        updated_at = p_stamp,
+        newest = greatest(newest, p_stamp),
+        time = greatest(time, p_time),
+        ends_active = p_ends_active,
+        write = p_write
+    WHERE kind = p_kind AND id = p_id AND (
+        version = p_version OR (
+            NOT p_exact AND tag = p_tag AND ends_active = p_active AND newest < p_stamp AND time <= p_time
+            AND NOT EXISTS (SELECT FROM @entries WHERE doc = o.num AND message = p_message)
+        )
+    ) RETURNING num, entries, @size(o) INTO l_doc, o_entries, o_size;
+    IF l_doc IS NULL THEN
+        RETURN;
+    END IF;
+    INSERT INTO @entries VALUES (l_doc, o_entries - 1, p_message, p_body);
+    INSERT INTO @changes (kind, id, event, told, count, tag, was)
+        VALUES (p_kind, p_id, p_event, p_told, o_entries, p_tag, p_tag);
+    o_version := next;
 END $$;
 
 -- Deletes changes that are older than an interval. The owner of the database calls it. It deletes a part in each

@@ -253,13 +253,13 @@ class PostgresTransaction:
         trash: tuple[str, bytes] | None = None,
     ) -> None:
         is_head_unchanged = save.get("head") is None
-        parsed = self._row_state.head if is_head_unchanged else None
+        base = self._row_state if is_head_unchanged else None
         state = self._engine.save(
             save,
             self.read_set,
             events,
             trash=trash,
-            parsed=parsed,
+            base=base,
             document_lock=self._document_lock,
         )
         self._set_state(state)

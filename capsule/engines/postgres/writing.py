@@ -1,5 +1,6 @@
 """Writes and deletes documents. Each write calls one function of the database (`save` or `remove` in
-`schema.sql`), which does all of it or nothing.
+`schema.sql`), which does all of it or nothing. Small writes of several threads share a commit
+(`group_commit.py`).
 
 A write names the version that it was decided on, and the versions and leases that the decision read.
 If one of them has changed, the function writes nothing, and this module raises `ConcurrentWrite` or
@@ -23,16 +24,31 @@ from capsule.engines.entries import head_fields
 from capsule.engines.interface import Document, Lease, ReadSet, Trashed
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.change_events import UNREPORTED, Events
+from capsule.engines.postgres.group_commit import SAVE, GroupCommit, PendingWrite
 from capsule.engines.postgres.layout import RowState
 from capsule.errors import AlreadyExists, ConcurrentWrite, NotFound, StoreBusy
 from capsule.format.documents.channels import channel_in
-from capsule.format.documents.head import ParsedHead
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase, Rows
     from capsule.engines.postgres.exclusive import DocumentLock
 
-_SAVE = "SELECT @save(%(write)s, %(again)s, %(data)s, %(trash)s)"
+#: The fields of an append that may be a plain one: one that changes nothing but what `append` does.
+_PLAIN_FIELDS = frozenset(
+    {
+        "kind",
+        "id",
+        "tag",
+        "version",
+        "exact",
+        "active",
+        "messages",
+        "bodies",
+        "time",
+        "stamp",
+        "ends_active",
+    }
+)
 _REMOVE = (
     "SELECT * FROM @remove(%(kind)s, %(id)s, %(kinds)s::text[], %(ids)s::text[], "
     "%(versions)s::bigint[],"
@@ -92,6 +108,7 @@ class DocumentWriter:
 
     def __init__(self, database: PostgresDatabase, on_written: Callable[[], None]) -> None:
         self._database = database
+        self._group_commit = GroupCommit(database)
         self._on_written = on_written
 
     def save(
@@ -102,7 +119,7 @@ class DocumentWriter:
         *,
         data: bytes | None = None,
         trash: tuple[str, bytes] | None = None,
-        parsed: ParsedHead | None = None,
+        base: RowState | None = None,
         document_lock: DocumentLock | None = None,
     ) -> RowState:
         """Write a document, and return its new state.
@@ -113,7 +130,7 @@ class DocumentWriter:
             events: The events that it adds to the feed of changes.
             data: The bytes of a document without entries.
             trash: A kind and a document that the write adds to the trash.
-            parsed: The parsed head, if this write leaves the head unchanged.
+            base: The state that the write was decided on, if it leaves the head unchanged.
             document_lock: The lock of the document, if the caller has taken it.
 
         Returns:
@@ -135,19 +152,27 @@ class DocumentWriter:
             write |= _preconditions(kind, id, read_set)
         if trash is not None:
             write |= {"trash_kind": trash[0], "trash_token": new_token(trash[0], id)}
-        values = {
-            "write": orjson.dumps(write).decode(),
-            "again": False,
-            "data": data,
-            "trash": trash and trash[1],
-        }
-        ((row,),) = self._write(_SAVE, values, "the write", document_lock)
-        status, *columns, head = orjson.loads(row)
+        is_locked = document_lock is not None and document_lock.is_held
+        if is_locked or data is not None or trash is not None:
+            values = {
+                "write": orjson.dumps(write).decode(),
+                "again": False,
+                "data": data,
+                "trash": trash and trash[1],
+            }
+            ((row,),) = self._write(SAVE, values, "the write", document_lock)
+            result = orjson.loads(row)
+        else:
+            is_plain = save.keys() == _PLAIN_FIELDS and not read_set and len(save["bodies"]) == 1
+            result = self._group_commit.save(
+                PendingWrite(write, base if is_plain and len(events) == 1 else None)
+            )
+        status, *columns, head = result
         if status == "taken":
             raise AlreadyExists
         self._check_status(status, read_set)
-        if parsed is not None and head is None:
-            return RowState._make((*columns, parsed))
+        if base is not None and head is None:
+            return RowState._make((*columns, base.head))
         if head is None:
             head = save.get("head") or ""
         return layout.row_state(columns, head, f"{kind}/{id}.json")
