@@ -112,6 +112,26 @@ def test_words_behind_the_first_many_are_passed_over() -> None:
 def test_an_operator_whose_words_were_skipped_is_no_word() -> None:
     many = " ".join(f"word{number}" for number in range(MAX_WORDS))
     assert parse(f"{many} NOT (one OR two)").match == parse(many).match
+    for last_part in ("AND foo", "OR (foo", "NOT foo", "AND (foo bar)"):
+        assert parse(f"{many} {last_part}").match == parse(many).match
+
+
+def test_an_operator_before_the_cut_of_a_long_query_is_no_word() -> None:
+    assert parse("plan AND" + " " * 50_000 + "budget").match == parse("plan").match
+    assert parse("plan OR " + "x" * 50_000).match == parse("plan").match
+
+
+def test_parentheses_stay_if_the_operand_after_them_was_skipped() -> None:
+    few = " ".join(f"word{number}" for number in range(MAX_WORDS - 3))
+    query = f"plan NOT (old draft) {few}"
+    assert parse(f"{query} AND (foo").match == parse(query).match
+    assert parse(f"{few} plan NOT (old draft) AND foo").match.endswith(
+        '"plan" NOT ( "old" AND "draft" )'
+    )
+
+
+def test_blanks_before_a_query_are_not_counted() -> None:
+    assert parse(" " * 50_000 + "a") == parse("a")
 
 
 def test_a_query_of_a_hundred_kilobytes_is_understood(db: sqlite3.Connection) -> None:

@@ -132,7 +132,10 @@ def _is_removed_mark(character: str, category: str) -> bool:
     if category == "Me" or character >= "\U000e0100" or "\ufe00" <= character <= "\ufe0f":
         return True
     combining_class = unicodedata.combining(character)
-    return combining_class == 1 or 10 <= combining_class <= 36 or combining_class >= 200
+    is_overlay = combining_class == 1
+    is_vowel_point = 10 <= combining_class <= 36  # Of Hebrew, Arabic and Syriac.
+    is_accent = combining_class >= 200
+    return is_overlay or is_vowel_point or is_accent
 
 
 _FOLDS = _FoldTable()
@@ -204,6 +207,7 @@ def tokens(text: str) -> list[Token]:
         if word:
             end = index + 1
         elif words and words[-1][2] == index:
+            # The character before it was a word of its own, so that word is complete already.
             last_word, last_start, _ = words[-1]
             words[-1] = (last_word, last_start, index + 1)
     if word:
@@ -277,15 +281,15 @@ class ParsedQuery:
 
 
 def parse(text: str) -> ParsedQuery:
-    """Parse a query. It raises for no text."""
-    beginning = text
-    if len(text) > _MAX_CHARACTERS:
-        beginning = text[:_MAX_CHARACTERS]
-        if not text[_MAX_CHARACTERS].isspace():
-            beginning = beginning.rsplit(None, 1)[0]  # It was cut within a word.
-    items = _items(composed(beginning))
+    """Parse a query. It never raises."""
+    text = text.strip()
+    beginning = text[:_MAX_CHARACTERS]
+    is_cut = len(text) > _MAX_CHARACTERS
+    if is_cut and not text[_MAX_CHARACTERS].isspace():
+        beginning = beginning.rsplit(None, 1)[0]  # It was cut within a word.
+    items = _items(composed(beginning), is_cut=is_cut)
     if not items:
-        return ParsedQuery("", (), text.strip())
+        return ParsedQuery("", (), text)
     match, phrases = _expression(items)
     unique = tuple(dict.fromkeys(phrases))
     if not all(isinstance(item, Phrase) for item in items):
@@ -298,13 +302,16 @@ def parse(text: str) -> ParsedQuery:
 _Item = Phrase | str
 
 
-def _items(text: str) -> list[_Item]:
-    """Split a text into phrases, operators and parentheses, without parts that have no words."""
+def _items(text: str, *, is_cut: bool) -> list[_Item]:
+    """Split a text into phrases, operators and parentheses, without parts that have no words.
+
+    Args:
+        text: A query, or its beginning.
+        is_cut: Whether it is only the beginning.
+    """
     items: list[_Item] = []
     remaining = MAX_WORDS
-    parsed_end = 0
     for match in _CHUNK.finditer(text):
-        parsed_end = match.end()
         if match.group().isspace():
             continue
         opening, chunk, closing = _without_parentheses(match.group())
@@ -316,6 +323,7 @@ def _items(text: str) -> list[_Item]:
             if len(words) > remaining:
                 if remaining == MAX_WORDS:
                     items.append(Phrase(words[:remaining]))
+                is_cut = True
                 break
             if words:
                 is_prefix = chunk.endswith("*") and not _ends_without_word(chunk)
@@ -325,10 +333,11 @@ def _items(text: str) -> list[_Item]:
     if not any(isinstance(item, Phrase) for item in items):
         # Only operators: they are words.
         return [Phrase((str(item).lower(),)) for item in items if item in _OPERATORS]
-    is_cut = remaining < MAX_WORDS and parsed_end < len(text)
-    while is_cut and not isinstance(items[-1], Phrase):
-        items.pop()  # Its operand was cut off.
-    return _balanced(items) if "(" in items or ")" in items else items
+    if "(" in items or ")" in items:
+        items = _balanced(items)
+    while is_cut and items[-1] in _OPERATORS:
+        items.pop()  # Its operand was cut off. Kept, it would become a word to be found.
+    return items
 
 
 def _without_parentheses(chunk: str) -> tuple[str, str, str]:
@@ -432,6 +441,9 @@ def _operator_role(
     ]
     if item == "AND" and following[0] == "NOT" and second_is_operand:
         return "redundant"
-    if first_is_operand or (item == "OR" and following[0] == "NOT"):
+    if first_is_operand:
+        return "operator"
+    if item == "OR" and following[0] == "NOT":
+        # In `a OR NOT b`, the NOT has no operand before it. It becomes a word: that of the OR.
         return "operator"
     return "word"
