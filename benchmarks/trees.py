@@ -20,7 +20,7 @@ from benchmarks.report import Bar, Bench, Report, Table, micro, sample_rows, tim
 from capsule import Store
 from capsule.format.documents.creation import new_capsule
 from capsule.format.json import codec
-from capsule_cli.commands.reading.drawing import draw_message
+from capsule_cli.commands.drawing import draw_message
 
 __all__ = ["run"]
 

@@ -14,10 +14,9 @@ from typing import Any
 from typer import Context
 
 from capsule import errors
-from capsule_cli.app import help_by_topic, program
-from capsule_cli.command_aliases import SHORT
-from capsule_cli.error_output import BROKEN_PIPE, INTERRUPTED, TERMINATED
-from capsule_cli.framework import choices_of, global_parameters, usage_of
+from capsule_cli.app import choices_of, global_parameters, help_by_topic, program, usage_of
+from capsule_cli.command_names import SHORT
+from capsule_cli.exits import BROKEN_PIPE, INTERRUPTED, TERMINATED
 
 __all__ = ["OPTIONS", "PAGES", "pages"]
 

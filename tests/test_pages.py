@@ -31,8 +31,7 @@ import capsule
 from capsule import Store, errors
 from capsule.locks.locks import Locks
 from capsule.store.store import StoreAttribute
-from capsule_cli.app import installed_parts
-from capsule_cli.framework import choices_of, global_parameters
+from capsule_cli.app import choices_of, global_parameters, installed_parts
 from tests.core.cli.test_program import command_of
 
 ROOT = Path(__file__).resolve().parents[1]

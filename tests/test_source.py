@@ -378,7 +378,7 @@ def test_every_door_has_a_text_for_every_remedy() -> None:
     from capsule.errors import Action
     from capsule.mcp_server.errors import REMEDIES as calls
     from capsule.web.remedies import REMEDIES as links
-    from capsule_cli.error_output import REMEDIES as commands
+    from capsule_cli.exits import REMEDIES as commands
 
     assert set(calls) == set(commands) == set(links) == set(get_args(Action))
 
@@ -450,10 +450,10 @@ def test_private_interfaces_of_typer_are_used_in_one_module() -> None:
     private |= {"registered_commands", "registered_groups", "registered_callback"}
     private |= {"type_descriptor", "get_runtime_param"}
     for module in MODULES:
-        if module == "capsule_cli.framework" or not module.startswith("capsule_cli"):
+        if module == "capsule_cli.app" or not module.startswith("capsule_cli"):
             continue
         for node in nodes(module):
-            place = f"{module}:{getattr(node, 'lineno', 0)}; use capsule_cli.framework"
+            place = f"{module}:{getattr(node, 'lineno', 0)}; use capsule_cli.app"
             if isinstance(node, ast.ImportFrom):
                 assert not (node.module or "").startswith("typer."), place
             elif isinstance(node, ast.Import):

@@ -19,17 +19,10 @@ def _context_commands() -> Mapping[str, Command]:
         "context show": context.show,
         "context diff": context.diff,
         "context clear": context.clear,
-    }
-
-
-def _server_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.context import servers
-
-    return {
-        "mcp servers list": servers.list_,
-        "mcp servers set": servers.set_,
-        "mcp servers toggle": servers.toggle,
-        "mcp servers remove": servers.remove,
+        "mcp servers list": context.servers_list,
+        "mcp servers set": context.servers_set,
+        "mcp servers toggle": context.servers_toggle,
+        "mcp servers remove": context.servers_remove,
     }
 
 
@@ -37,11 +30,9 @@ ROOM = Room(
     "context",
     commands={
         (
-            "context capture, context check, context show, context diff, context clear"
-        ): _context_commands,
-        (
+            "context capture, context check, context show, context diff, context clear, "
             "mcp servers list, mcp servers set, mcp servers toggle, mcp servers remove"
-        ): _server_commands,
+        ): _context_commands,
     },
     groups={
         "context": "Attach a snapshot of a project to a conversation, and check whether the "

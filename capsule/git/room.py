@@ -25,55 +25,34 @@ def _open_clone(store: CoreStore) -> Clone:
 
 
 def _past_version(store: CoreStore, id: str, at: str, *, announce: bool) -> PastVersion:
-    from capsule_cli.commands.git import history
+    from capsule_cli.commands.git import git
 
-    return history.past_of(store, id, at, announce=announce)
-
-
-def _clone_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.git import clone
-
-    return {
-        "git setup": clone.setup,
-        "git teardown": clone.teardown,
-        "git status": clone.status,
-    }
+    return git.past_of(store, id, at, announce=announce)
 
 
-def _sync_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.git import sync
+def _git_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands.git import git
 
     return {
-        "git commit": sync.commit,
-        "git sync": sync.sync,
-    }
-
-
-def _history_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.git import history
-
-    return {
-        "git log": history.log,
-        "git diff": history.diff,
-        "git restore": history.restore,
-    }
-
-
-def _conflict_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.git import conflicts
-
-    return {
-        "git resolve": conflicts.resolve,
+        "git setup": git.setup,
+        "git teardown": git.teardown,
+        "git status": git.status,
+        "git commit": git.commit,
+        "git sync": git.sync,
+        "git log": git.log,
+        "git diff": git.diff,
+        "git restore": git.restore,
+        "git resolve": git.resolve,
     }
 
 
 ROOM = Room(
     "git",
     commands={
-        "git setup, git teardown, git status": _clone_commands,
-        "git commit, git sync": _sync_commands,
-        "git log, git diff, git restore": _history_commands,
-        "git resolve": _conflict_commands,
+        (
+            "git setup, git teardown, git status, git commit, git sync, git log, git diff, "
+            "git restore, git resolve"
+        ): _git_commands,
     },
     groups={
         "git": "Keep a store in git: merges by message, diffs that read like a chat, commits "

@@ -74,9 +74,9 @@ def _guard_class() -> type[AgentDirectory]:
 
 
 def _complete_agent(incomplete: str) -> list[tuple[str, str]]:
-    from capsule_cli.commands.messaging import completion
+    from capsule_cli import public
 
-    return completion.complete_agent(incomplete)
+    return public.complete_agent(incomplete)
 
 
 def _messaging_tools() -> ServerExtension:
@@ -161,14 +161,7 @@ def _wake_commands() -> Mapping[str, Command]:
         "agent wake install": wake.install,
         "agent wake uninstall": wake.uninstall,
         "agent wake test": wake.test,
-    }
-
-
-def _hook_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import hook
-
-    return {
-        "agent wake hook": hook.hook,
+        "agent wake hook": wake.hook,
     }
 
 
@@ -184,45 +177,45 @@ def _notification_commands() -> Mapping[str, Command]:
 
 
 def _channel_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import channels
+    from capsule_cli.commands.messaging import conversations
 
     return {
-        "channel list": channels.channel_list,
-        "channel new": channels.channel_new,
-        "channel show": channels.channel_show,
-        "channel set": channels.channel_set,
-        "channel join": channels.channel_join,
-        "channel leave": channels.channel_leave,
-        "channel invite": channels.channel_invite,
-        "channel remove": channels.channel_remove,
-        "channel mute": channels.channel_mute,
-        "channel unmute": channels.channel_unmute,
-        "channel members": channels.channel_members,
-        "channel topics": channels.channel_topics,
+        "channel list": conversations.channel_list,
+        "channel new": conversations.channel_new,
+        "channel show": conversations.channel_show,
+        "channel set": conversations.channel_set,
+        "channel join": conversations.channel_join,
+        "channel leave": conversations.channel_leave,
+        "channel invite": conversations.channel_invite,
+        "channel remove": conversations.channel_remove,
+        "channel mute": conversations.channel_mute,
+        "channel unmute": conversations.channel_unmute,
+        "channel members": conversations.channel_members,
+        "channel topics": conversations.channel_topics,
     }
 
 
 def _group_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import channels
+    from capsule_cli.commands.messaging import conversations
 
     return {
-        "group list": channels.group_list,
-        "group new": channels.group_new,
-        "group set": channels.group_set,
-        "group add": channels.group_add,
-        "group leave": channels.group_leave,
+        "group list": conversations.group_list,
+        "group new": conversations.group_new,
+        "group set": conversations.group_set,
+        "group add": conversations.group_add,
+        "group leave": conversations.group_leave,
     }
 
 
 def _note_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import notes
+    from capsule_cli.commands.messaging import conversations
 
     return {
-        "note list": notes.note_list,
-        "note write": notes.note_write,
-        "note search": notes.note_search,
-        "note share": notes.note_share,
-        "note unshare": notes.note_unshare,
+        "note list": conversations.note_list,
+        "note write": conversations.note_write,
+        "note search": conversations.note_search,
+        "note share": conversations.note_share,
+        "note unshare": conversations.note_unshare,
     }
 
 
@@ -248,13 +241,13 @@ def _project_commands() -> Mapping[str, Command]:
 
 
 def _config_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.messaging import config
+    from capsule_cli.commands.messaging import agents
 
     return {
-        "config plan": config.plan,
-        "config apply": config.apply,
-        "config history": config.history,
-        "config rollback": config.rollback,
+        "config plan": agents.config_plan,
+        "config apply": agents.config_apply,
+        "config history": agents.config_history,
+        "config rollback": agents.config_rollback,
     }
 
 
@@ -278,8 +271,9 @@ ROOM = Room(
             "agent list, agent register, agent show, agent set, agent status, agent forget, "
             "agent discover, agent allow, agent block, agent unblock, agent requests"
         ): _agent_commands,
-        "agent wake install, agent wake uninstall, agent wake test": _wake_commands,
-        "agent wake hook": _hook_commands,
+        (
+            "agent wake install, agent wake uninstall, agent wake test, agent wake hook"
+        ): _wake_commands,
         (
             "agent notify on, agent notify off, agent notify status, agent notify clean"
         ): _notification_commands,

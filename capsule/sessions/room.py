@@ -56,15 +56,8 @@ def _worker_commands() -> Mapping[str, Command]:
         "worker retry": workers.retry,
         "worker cancel": workers.cancel,
         "worker run": workers.run,
-    }
-
-
-def _host_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.sessions import host
-
-    return {
-        "worker host": host.host,
-        "worker status": host.status,
+        "worker host": workers.host,
+        "worker status": workers.status,
     }
 
 
@@ -76,9 +69,8 @@ ROOM = Room(
         (
             "worker list, worker show, worker set, worker wire, worker unwire, worker allow, "
             "worker forbid, worker webhook, worker why, worker pause, worker resume, "
-            "worker retry, worker cancel, worker run"
+            "worker retry, worker cancel, worker run, worker host, worker status"
         ): _worker_commands,
-        "worker host, worker status": _host_commands,
     },
     groups={"worker": "Answer messages with programs, and trace each message."},
     help=(("Talk to each other", 60, "worker", "Answer messages with programs."),),

@@ -54,15 +54,15 @@ def _append_commands() -> Mapping[str, Command]:
 
 
 def _show_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.reading import show
+    from capsule_cli.commands import reading
 
     return {
-        "show": show.show,
+        "show": reading.show,
     }
 
 
 def _search_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.reading import search
+    from capsule_cli.commands import search
 
     return {
         "search": search.search,
@@ -72,87 +72,45 @@ def _search_commands() -> Mapping[str, Command]:
 
 
 def _watch_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.reading import watch
+    from capsule_cli.commands import reading
 
     return {
-        "watch": watch.watch,
+        "watch": reading.watch,
+        "summarize": reading.summarize,
     }
 
 
-def _summary_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.reading import summaries
+def _change_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import changes
 
     return {
-        "summarize": summaries.summarize,
+        "edit": changes.edit,
+        "lock list": changes.lock_list,
+        "lock take": changes.lock_take,
+        "lock release": changes.lock_release,
+        "delete": changes.delete,
+        "restore": changes.restore,
+        "trash list": changes.trash_list,
+        "trash purge": changes.trash_purge,
+        "branch list": changes.branch_list,
+        "branch switch": changes.branch_switch,
+        "branch regenerate": changes.branch_regenerate,
+        "branch fork": changes.branch_fork,
+        "branch trim": changes.branch_trim,
     }
 
 
-def _edit_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import edit
+def _mcp_commands() -> Mapping[str, Command]:
+    from capsule_cli.commands import mcp
 
     return {
-        "edit": edit.edit,
-    }
-
-
-def _lock_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import locks
-
-    return {
-        "lock list": locks.list_,
-        "lock take": locks.take,
-        "lock release": locks.release,
-    }
-
-
-def _trash_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import trash
-
-    return {
-        "delete": trash.delete,
-        "restore": trash.restore,
-        "trash list": trash.list_,
-        "trash purge": trash.purge,
-    }
-
-
-def _branch_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands import branches
-
-    return {
-        "branch list": branches.list_,
-        "branch switch": branches.switch,
-        "branch regenerate": branches.regenerate,
-        "branch fork": branches.fork,
-        "branch trim": branches.trim,
-    }
-
-
-def _server_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.mcp import server
-
-    return {
-        "mcp serve": server.serve,
-    }
-
-
-def _client_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.mcp import clients
-
-    return {
-        "mcp install": clients.install,
-        "mcp uninstall": clients.uninstall,
-        "mcp doctor": clients.doctor,
-    }
-
-
-def _token_commands() -> Mapping[str, Command]:
-    from capsule_cli.commands.mcp import tokens
-
-    return {
-        "mcp tokens list": tokens.list_,
-        "mcp tokens add": tokens.add,
-        "mcp tokens revoke": tokens.revoke,
+        "mcp serve": mcp.serve,
+        "mcp install": mcp.install,
+        "mcp uninstall": mcp.uninstall,
+        "mcp doctor": mcp.doctor,
+        "mcp tokens list": mcp.tokens_list,
+        "mcp tokens add": mcp.tokens_add,
+        "mcp tokens revoke": mcp.tokens_revoke,
     }
 
 
@@ -195,17 +153,15 @@ CORE = rooms.Room(
         "append": _append_commands,
         "show": _show_commands,
         "search, store stats, store reindex": _search_commands,
-        "watch": _watch_commands,
-        "summarize": _summary_commands,
-        "edit": _edit_commands,
-        "lock list, lock take, lock release": _lock_commands,
-        "delete, restore, trash list, trash purge": _trash_commands,
+        "watch, summarize": _watch_commands,
         (
+            "edit, lock list, lock take, lock release, delete, restore, trash list, trash purge, "
             "branch list, branch switch, branch regenerate, branch fork, branch trim"
-        ): _branch_commands,
-        "mcp serve": _server_commands,
-        "mcp install, mcp uninstall, mcp doctor": _client_commands,
-        "mcp tokens list, mcp tokens add, mcp tokens revoke": _token_commands,
+        ): _change_commands,
+        (
+            "mcp serve, mcp install, mcp uninstall, mcp doctor, mcp tokens list, mcp tokens add, "
+            "mcp tokens revoke"
+        ): _mcp_commands,
         (
             "copy, init, store show, store settings, store doctor, store validate, "
             "store migrate, store schema"

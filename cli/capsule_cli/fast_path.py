@@ -15,12 +15,11 @@ from types import NoneType
 from typing import Any, NamedTuple, NoReturn, get_args, get_origin
 
 from capsule.errors import Refused
-from capsule_cli.command_aliases import expand
+from capsule_cli.command_names import ensure_permitted, expand
 from capsule_cli.core_commands import room_of
-from capsule_cli.error_output import ensure_streams
-from capsule_cli.in_session import ensure_permitted
+from capsule_cli.exits import ensure_streams
 from capsule_cli.shared import options
-from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.output import global_options
 from capsule_cli.shared.stores import session_name
 
 #: Values by the name of the parameter.

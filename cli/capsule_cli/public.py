@@ -1,4 +1,5 @@
-"""Open the store for the commands of rooms, with the objects that the rooms add to it.
+"""Open the store for the commands of rooms, with the objects that the rooms add to it, and complete
+the names of agents, channels and projects.
 
 What must stay true: the commands of the core don't import this module.
 """
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
-from capsule_cli.shared.global_options import global_options
-from capsule_cli.shared.options import usage_error
+from capsule_cli.shared.options import completion_of, usage_error
+from capsule_cli.shared.output import global_options
 from capsule_cli.shared.stores import agent_name, open_store
 
 if TYPE_CHECKING:
@@ -72,3 +73,22 @@ def open_agent_or_owner_store() -> Iterator[tuple[Store, str | None]]:
                 yield agent_store, agent_store.agent
         else:
             yield store, None
+
+
+# -- Completion ------------------------------------------------------------------------------------
+
+complete_agent = completion_of(
+    open_named_agent_store,
+    lambda store: store.agents.list(),
+    lambda agent: (agent.id, agent.status_message or agent.project_path or ""),
+)
+complete_channel = completion_of(
+    open_named_agent_store,
+    lambda store: store.channels.list(),
+    lambda listed: (f"{listed.channel.name}@{listed.channel.scope}", listed.description),
+)
+complete_project = completion_of(
+    open_named_agent_store,
+    lambda store: store.projects.list(),
+    lambda project: (project.id, project.path or ""),
+)

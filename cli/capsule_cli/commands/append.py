@@ -71,7 +71,7 @@ def append(
             "the messages come from standard input; give no text, no --file and no --parent",
             "--jsonl",
         )
-        from capsule_cli.signals import SignalGuard
+        from capsule_cli.exits import SignalGuard
 
         with open_core_store(keep_locks=True) as store, SignalGuard():
             conversation_id = store.resolve(id)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from capsule.engines.queries import Filter, Order
 from capsule.errors import NotFound, Refused
 from capsule.ids import is_id
-from capsule_cli.completion import complete_agent, complete_id, complete_tag
 from capsule_cli.shared.inputs import ensure_confirmed
 from capsule_cli.shared.options import (
     Id,
@@ -22,13 +21,16 @@ from capsule_cli.shared.options import (
     Type,
     Yes,
     argument,
+    complete_agent,
+    complete_id,
+    complete_tag,
     flag,
     option,
     parse_time,
     refuse_if,
 )
 from capsule_cli.shared.output import in_terminal, one_line, print_answer, print_list, progress
-from capsule_cli.shared.pager import paged
+from capsule_cli.shared.programs import paged
 from capsule_cli.shared.stores import open_conversation, open_core_store
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from capsule_cli.command_aliases import expand
+from capsule_cli.command_names import expand
 from capsule_cli.shared.options import argument, usage_error
 from capsule_cli.shared.output import print_text
 

@@ -25,13 +25,12 @@ from capsule.errors import (
     StorageFailed,
     StoreBusy,
 )
-from capsule_cli.completion import complete_id
-from capsule_cli.error_output import exit_with_errors
-from capsule_cli.shared.global_options import global_options
+from capsule_cli.exits import exit_with_errors
 from capsule_cli.shared.inputs import read_file
-from capsule_cli.shared.options import argument, flag, option, refuse_if
+from capsule_cli.shared.options import argument, complete_id, flag, option, refuse_if
 from capsule_cli.shared.output import (
     escape_controls,
+    global_options,
     print_answer,
     print_json,
     print_notice,
@@ -108,7 +107,7 @@ def settings(
         old_text = store.read_settings()
         saved = None
         if edit:
-            from capsule_cli.commands.edit import through_editor
+            from capsule_cli.commands.changes import through_editor
 
             saved = through_editor(
                 old_text.encode(),

@@ -1,11 +1,12 @@
-"""Write everything that goes to stdout and stderr.
+"""Write everything that goes to stdout and stderr, in the form that the options of every command ask
+for (`global_options`).
 
 A command prints its answer with one of the functions `print_...`. They choose the form: JSON with
 `--json`, text in colours and columns for a person at a terminal, or rows with tabs for a program.
 
 What must stay true: no control character of stored text reaches a terminal through this module, but
 newline and tab. Programs get UTF-8, whatever the locale is. rich is imported only to write to a
-terminal.
+terminal. Nothing of one command is left when another one begins in the same process.
 """
 
 from __future__ import annotations
@@ -25,10 +26,44 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from capsule import timestamps
 from capsule.format.text.escaping import escape_controls as escape_controls
 from capsule.format.text.escaping import one_line as one_line
-from capsule_cli.shared.global_options import global_options
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# -- The options of every command ------------------------------------------------------------------
+
+
+class GlobalOptions:
+    """The values of the options of every command.
+
+    Attributes:
+        json: Whether to print JSON.
+        no_pager: Whether to print long output without a pager.
+        store: The address of the store. None: the store is discovered.
+        meant_store: The store in the unparsed words. It is read before parsing, because the store
+            decides which commands there are.
+        instance: The name of the instance, if an option gives it.
+        as_: The agent to act for, if an option gives it.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Reset all options for another command."""
+        self.json = False
+        self.no_pager = False
+        self.store: str | None = None
+        self.meant_store: str | None = None
+        self.instance: str | None = None
+        self.as_: str | None = None
+
+
+global_options = GlobalOptions()
+
+
+# -- Writing ---------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

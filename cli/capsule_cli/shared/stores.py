@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from capsule import rooms
-from capsule_cli.shared.global_options import global_options
-from capsule_cli.shared.output import print_notice
+from capsule_cli.shared.output import global_options, print_notice
 
 if TYPE_CHECKING:
     from capsule.store.store import CoreStore

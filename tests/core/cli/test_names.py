@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capsule_cli import fast_path
-from capsule_cli.command_aliases import SHORT, expand, suggestions
+from capsule_cli.command_names import SHORT, expand, suggestions
 from tests.core.cli.conftest import completed
 from tests.core.cli.test_program import COMMANDS, TOP
 

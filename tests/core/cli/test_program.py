@@ -28,7 +28,7 @@ import capsule as package
 from capsule import Store, errors, settings
 from capsule.format import fields
 from capsule_cli.app import app, help_by_topic, installed_parts, program
-from capsule_cli.command_aliases import expand
+from capsule_cli.command_names import expand
 from capsule_cli.shared import options
 from tests.core.cli.conftest import completed
 from tests.processes import ROOT, Child
@@ -466,7 +466,7 @@ def test_a_signal_whose_exception_python_drops_is_raised_once_more(
         """
         import signal, threading
         sys.path[:0] = [sys.argv[1]]
-        from capsule_cli.signals import SignalGuard
+        from capsule_cli.exits import SignalGuard
 
         class Dropped:
             def __del__(self):

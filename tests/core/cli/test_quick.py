@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from capsule.rooms import Room
 from capsule_cli import fast_path
 from capsule_cli.app import app, installed_parts
-from capsule_cli.shared.global_options import global_options
+from capsule_cli.shared.output import global_options
 from tests.core.cli.test_program import command_of
 
 COMMANDS = sorted(

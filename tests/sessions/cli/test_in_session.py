@@ -10,7 +10,7 @@ from capsule import Store
 from capsule.sessions.registry import Registry, SessionRecord
 from capsule.sessions.session import Session
 from capsule_cli.app import program
-from capsule_cli.in_session import REFUSED
+from capsule_cli.command_names import REFUSED
 from tests.core.cli.conftest import Program
 
 #: A call of each refused command.

@@ -1,25 +1,37 @@
-"""`context`: capture a project into a conversation, compare it, print it, and remove it.
+"""`context` and `mcp servers`: what a conversation has of its project, and which MCP servers it uses.
+
+`context` captures a project into a conversation, compares it, prints it, and removes it.
+`mcp servers` switches MCP servers on or off for one conversation, in place of the default.
 
 What must stay true: possible secrets are named before anything is written. If a project has
-drifted, `check` exits with 1.
+drifted, `context check` exits with 1.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsule.errors import CapsuleError, NotFound
-from capsule.format.text.escaping import escape_controls, one_line
-from capsule_cli.completion import complete_id
-from capsule_cli.error_output import exit_with_errors
-from capsule_cli.shared.global_options import global_options
-from capsule_cli.shared.options import DryRun, Id, Yes, argument, flag, option, usage_error
+from capsule.format.text.escaping import escape_controls
+from capsule_cli.exits import exit_with_errors
+from capsule_cli.shared.options import (
+    DryRun,
+    Id,
+    Yes,
+    argument,
+    complete_id,
+    complete_id_or_next,
+    flag,
+    option,
+    usage_error,
+)
 from capsule_cli.shared.output import (
+    global_options,
     in_terminal,
+    on_or_off,
+    one_line,
     print_answer,
     print_json_bytes,
     print_list,
@@ -35,6 +47,8 @@ if TYPE_CHECKING:
     from capsule.context.drift import Drift
     from capsule.store.store import CoreStore
 
+
+# -- context ---------------------------------------------------------------------------------------
 
 #: Most possible secrets, and most omitted files, that are printed.
 _MAX_LINES = 20
@@ -121,6 +135,8 @@ def _ask_about_secrets(captured: Capture, yes: bool) -> None:
 
     Raises Refused: the capture has possible secrets, and nobody permitted them.
     """
+    import typer
+
     can_ask = in_terminal() and sys.stdin.isatty()
     if captured.findings and not (captured.secrets_allowed or yes) and can_ask:
         print_notice("these may be secrets, and every reader of the conversation would read them:")
@@ -160,6 +176,8 @@ def check(
     """List the files that changed, disappeared or are new since the capture. The exit code is 1 if
     there are any, or if it can't compare.
     """
+    import typer
+
     if (id is None) != all_ or (all_ and project is not None):
         raise usage_error("name a conversation, or give --all without --project", "ID")
     with open_core_store() as store, progress("checking") as bar:
@@ -236,6 +254,8 @@ def show(id: Id, files: bool = flag("--files", "List the files with their sizes 
 
 def diff(id: Id, project: Project = None) -> None:
     """Print the changes of the project since the capture, as a unified diff."""
+    import typer
+
     from capsule.context import drift
 
     with open_conversation(id) as (store, conversation_id):
@@ -283,3 +303,70 @@ def _context_of(store: CoreStore, id: str) -> dict[str, Any]:
             id=id,
         )
     return context
+
+
+# -- mcp servers -----------------------------------------------------------------------------------
+
+#: The name of the next new conversation. No id can be the same.
+NEXT = "@next"
+
+_CONVERSATION_OR_NEXT = (
+    "The conversation: its id, a unique beginning of it, @last; or @next, the next one that "
+    "is made."
+)
+ConversationOrNext = Annotated[
+    str, argument("ID", _CONVERSATION_OR_NEXT, ..., autocompletion=complete_id_or_next)
+]
+Server = Annotated[str, argument("SERVER", "The MCP server, by its name.", ...)]
+Names = Annotated[list[str], argument("SERVER", "MCP servers, by their names.", ...)]
+Switch = Annotated[Literal["on", "off"], argument("on|off", "Whether the server is on there.", ...)]
+
+
+def servers_set(id: ConversationOrNext, server: Server, switch: Switch) -> None:
+    """Switch an MCP server on or off."""
+    _set_servers(id, {server: switch == "on"})
+
+
+def servers_remove(id: ConversationOrNext, servers: Names) -> None:
+    """Reset MCP servers to their default."""
+    _set_servers(id, dict.fromkeys(servers))
+
+
+def servers_toggle(id: ConversationOrNext, server: Server) -> None:
+    """Switch an MCP server off when it is on, and on when it is off. Without an override it counts
+    as on.
+    """
+    with open_core_store() as store:
+        conversation_id = _resolve_or_next(store, id)
+        _print_switches(conversation_id, store.servers.toggle(conversation_id, server))
+
+
+def servers_list(id: ConversationOrNext) -> None:
+    """List the MCP servers that differ from the default."""
+    with open_core_store() as store:
+        conversation_id = _resolve_or_next(store, id)
+        switches = store.servers.get(conversation_id)
+    rows = [(name, on_or_off(is_on)) for name, is_on in switches.items()]
+    value = _switches_as_json(conversation_id, switches)
+    print_list(value, ("server", "here"), rows, "all servers have their default", last="server")
+
+
+def _set_servers(id: str, changes: dict[str, bool | None]) -> None:
+    with open_core_store() as store:
+        conversation_id = _resolve_or_next(store, id)
+        _print_switches(conversation_id, store.servers.set(conversation_id, changes))
+
+
+def _resolve_or_next(store: CoreStore, id: str) -> str | None:
+    """Return the id of a conversation. None: the next new conversation."""
+    return None if id == NEXT else store.resolve(id)
+
+
+def _switches_as_json(id: str | None, switches: dict[str, bool]) -> dict[str, object]:
+    return {"id": id, "mcpServers": {name: {"enabled": on} for name, on in switches.items()}}
+
+
+def _print_switches(id: str | None, switches: dict[str, bool]) -> None:
+    texts = [f"{one_line(name)} {on_or_off(is_on)}" for name, is_on in switches.items()]
+    text = ", ".join(texts) or "all as by default"
+    print_answer(_switches_as_json(id, switches), f"{id or 'the next conversation'}: {text}")

@@ -31,11 +31,11 @@ from urllib.request import HTTPCookieProcessor, ProxyHandler, build_opener
 
 from capsule.errors import Locked, Refused
 from capsule.git_program import clean_environment
-from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import flag
 from capsule_cli.shared.output import (
     CommandStopped,
     escape_controls,
+    global_options,
     print_json,
     print_text,
     styled,

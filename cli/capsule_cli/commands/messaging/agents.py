@@ -1,5 +1,7 @@
-"""`agent` and `project`: register and find agents, link projects, and switch the notices about
-unread messages in the files of an agent's folder.
+"""`agent`, `project` and `config`: register and find agents, link projects, and apply what files
+declare about agents, links and channels.
+
+`agent notify` switches the notices about unread messages in the files of an agent's folder.
 """
 
 from __future__ import annotations
@@ -8,16 +10,24 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from capsule_cli.commands.messaging.completion import complete_project
-from capsule_cli.completion import complete_agent
+from capsule.errors import Refused
 from capsule_cli.public import (
+    complete_project,
     open_agent_store,
     open_full_store,
     open_named_agent_store,
     open_store_as,
 )
 from capsule_cli.shared.inputs import ensure_confirmed
-from capsule_cli.shared.options import Agent, Yes, argument, option, refuse_if, split_names
+from capsule_cli.shared.options import (
+    Agent,
+    Yes,
+    argument,
+    complete_agent,
+    option,
+    refuse_if,
+    split_names,
+)
 from capsule_cli.shared.output import (
     as_json,
     on_or_off,
@@ -25,11 +35,16 @@ from capsule_cli.shared.output import (
     print_answer,
     print_fields,
     print_list,
+    print_notice,
 )
 from capsule_cli.shared.stores import agent_name
 
 if TYPE_CHECKING:
     import capsule
+    from capsule import Plan, Store
+
+
+# -- agent, project --------------------------------------------------------------------------------
 
 Reason = Annotated[
     str | None, option("--reason TEXT", "Keep this reason with it, for people.", ...)
@@ -364,3 +379,114 @@ def _switch_notices(is_on: bool) -> None:
         files = notices.files_with_block(store, agent)
     value: dict[str, Any] = {"agent": agent, "notifications": is_on, "files": files}
     print_answer(value, f"{agent}: notifications {on_or_off(is_on)}")
+
+
+# -- config ----------------------------------------------------------------------------------------
+
+_PRUNE = "Undo changes of earlier applies that no file declares any more."
+Prune = Annotated[bool, option("--prune", _PRUNE, ...)]
+
+
+def config_plan(prune: Prune = False) -> None:
+    """Show what an apply would change and what it would refuse; change nothing.
+
+    The exit code is 1 if there is something to do, else 6 if something is refused or a file is
+    wrong.
+    """
+    with open_full_store() as store:
+        _print_plan(_plan_of(store, prune), "there is nothing to do")
+
+
+def config_apply(prune: Prune = False) -> None:
+    """Apply what the files declare. The exit code is 6 if something is refused or a file
+    is wrong.
+    """
+    with open_full_store() as store:
+        applied = store.configuration.apply(_plan_of(store, prune))
+    if applied.number:  # 0: nothing was applied.
+        print_notice(
+            f"this is apply {applied.number}; undo it with: capsule config rollback "
+            f"{applied.number}"
+        )
+    _print_plan(applied, "there was nothing to do")
+
+
+def config_history() -> None:
+    """List the applies of this machine, the oldest first."""
+    with open_full_store() as store:
+        applied = store.configuration.history()
+    rows = [
+        (
+            str(applied_plan.number),
+            applied_plan.time,
+            *(f"{len(applied_plan.having(outcome))} {outcome}" for outcome in ("done", "refused")),
+        )
+        for applied_plan in applied
+    ]
+    value = [applied_plan.as_json() for applied_plan in applied]
+    print_list(
+        value, ("n", "time", "done", "refused"), rows, "nothing was applied yet", last="refused"
+    )
+
+
+def config_rollback(number: Annotated[int, argument("N", "The number of the apply.", ...)]) -> None:
+    """Undo an apply and all later ones. Later changes by others stay, and no agent is forgotten. The
+    exit code is 6 if something is refused.
+    """
+    with open_full_store() as store:
+        _print_plan(store.configuration.rollback(number), "there was nothing to undo")
+
+
+def _plan_of(store: Store, prune: bool) -> Plan:
+    """Return the plan. Besides the files of the store and its projects, it has the agent files of
+    the home, and of the nearest folder upwards that has some.
+    """
+    from pathlib import Path
+
+    start = Path.cwd().resolve()
+    folders = [
+        str(folder)
+        for folder in (start, *start.parents)
+        if (folder / ".claude" / "agents").is_dir()
+    ]
+    return store.configuration.plan(folders[:1], str(Path.home().resolve()), prune=prune)
+
+
+def _print_plan(plan: Plan, empty: str) -> None:
+    """Print the actions and problems of a plan, or of what was applied or undone. `empty` is the
+    text if it has no action.
+
+    Raises typer.Exit: something is to do (1), is refused, or a file is wrong.
+    """
+    import typer
+
+    columns = ("outcome", "kind", "on", "field", "before", "after", "reason")
+    rows = [
+        (
+            action.outcome,
+            action.kind,
+            action.on,
+            action.other,  # The field, or the other agent or project.
+            _cell(action.before),
+            _cell(action.after),
+            action.reason or action.file,  # Not refused: the file that declares it.
+        )
+        for action in plan.actions
+    ]
+    reasons = [
+        one_line(action.reason) for action in plan.actions
+    ]  # In full: a column is cut to the width of the screen.
+    print_list(plan.as_json(), columns, rows, empty, last="reason", below=reasons)
+    for problem in plan.problems:
+        print_notice(str(problem))
+    if plan.having("planned"):
+        raise typer.Exit(1)
+    if plan.having("refused") or plan.problems:
+        raise typer.Exit(Refused.exit_code)
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text. The value of a new agent is a dict, of which the name is shown."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value["name"] if isinstance(value, dict) else value or "")

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from capsule_cli.commands.messaging.completion import complete_channel
-from capsule_cli.completion import complete_agent, complete_id
-from capsule_cli.public import open_agent_store, open_named_agent_store
-from capsule_cli.shared.exec import run_command_for
-from capsule_cli.shared.global_options import global_options
+from capsule_cli.exits import end_at_once
+from capsule_cli.public import complete_channel, open_agent_store, open_named_agent_store
 from capsule_cli.shared.inputs import message_text
 from capsule_cli.shared.options import (
     CONVERSATION,
     File,
     Id,
     argument,
+    complete_agent,
+    complete_id,
     flag,
     option,
     parse_duration,
@@ -27,6 +26,7 @@ from capsule_cli.shared.options import (
 )
 from capsule_cli.shared.output import (
     as_json,
+    global_options,
     in_terminal,
     one_line,
     print_answer,
@@ -36,7 +36,7 @@ from capsule_cli.shared.output import (
     print_rows,
     print_text,
 )
-from capsule_cli.signals import end_at_once
+from capsule_cli.shared.programs import run_command_for
 
 if TYPE_CHECKING:
     from capsule.messaging.mail import Mail, Sent
@@ -247,7 +247,7 @@ def _print_message(mail: Mail) -> None:
     if global_options.json:
         print_json(mail.as_json(), line=True)
     elif in_terminal():
-        from capsule_cli.commands.reading.drawing import draw_message
+        from capsule_cli.commands.drawing import draw_message
 
         print_text(
             draw_message(

@@ -1,27 +1,41 @@
-"""`agent wake`: install and test the hooks and addresses that wake an idle agent.
+"""`agent wake`: install and test the hooks and addresses that wake an idle agent, and answer a hook.
 
-What must stay true: all other settings of a program stay, as with `mcp install`. The changes for
-all programs are planned before the first file is written.
+A client runs `capsule agent wake hook CLIENT EVENT [--store DIR] [--as AGENT]` at every turn, with
+data about its session on stdin. The output tells the client's model how many messages wait.
+
+What must stay true:
+- All other settings of a program stay, as with `mcp install`. The changes for all programs are
+  planned before the first file is written.
+- A hook without a message prints nothing and exits with 0, and imports neither typer nor pydantic
+  nor mcp. An error is one line on stderr, with an exit code that no client takes for an answer.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+import select
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 from capsule.errors import InvalidDocument
-from capsule_cli.commands.mcp import clients
-from capsule_cli.commands.mcp.clients import Settings
 from capsule_cli.public import open_agent_store
-from capsule_cli.shared.global_options import global_options
-from capsule_cli.shared.options import DryRun, argument, option, refuse_if
-from capsule_cli.shared.output import CommandStopped, escape_controls, print_answer, print_notice
+from capsule_cli.shared.options import DryRun, Settings, argument, option, refuse_if
+from capsule_cli.shared.output import (
+    CommandStopped,
+    escape_controls,
+    global_options,
+    print_answer,
+    print_notice,
+)
 
 if TYPE_CHECKING:
     from capsule.mcp_server.clients.settings import MachinePaths, McpProgram
-    from capsule.messaging.doorbells import DoorbellTarget
+    from capsule.messaging.doorbells import DoorbellTarget, HookOutput
+
+# -- Installing and testing ------------------------------------------------------------------------
 
 #: The programs that are woken by an address instead of hooks, with the field for the address.
 ADDRESSED = {"opencode": "url", "webhook": "url", "command": "command"}
@@ -50,10 +64,11 @@ def install(
     """
     from capsule.messaging import doorbells
     from capsule.messaging.tools import hook_settings
+    from capsule_cli.commands import mcp
 
     hooked_programs, target = _chosen_programs(names, address)
-    scope, paths = settings, clients.machine_paths()
-    program, options = clients.launch_words(), clients.global_option_words(global_options.as_)
+    scope, paths = settings, mcp.machine_paths()
+    program, options = mcp.launch_words(), mcp.global_option_words(global_options.as_)
     plans = [
         hook_settings.install(client, scope, paths, program, options) for client in hooked_programs
     ]
@@ -70,7 +85,7 @@ def install(
                     f"{client.title} has no MCP server with the tool `listen`, which the "
                     f"doorbell names; run: {fix}"
                 )
-        clients.apply_changes(plans, paths, dry_run, is_there=True)
+        mcp.apply_changes(plans, paths, dry_run, is_there=True)
 
 
 def _offers_messaging(client: McpProgram, paths: MachinePaths) -> bool:
@@ -78,9 +93,10 @@ def _offers_messaging(client: McpProgram, paths: MachinePaths) -> bool:
     messaging.
     """
     from capsule.mcp_server.clients import settings
+    from capsule_cli.commands import mcp
 
-    (program,) = clients.select_programs(settings.CLIENTS, [client.name])
-    for scope in clients.SCOPES:
+    (program,) = mcp.select_programs(settings.CLIENTS, [client.name])
+    for scope in mcp.SCOPES:
         with suppress(InvalidDocument):
             for entry in settings.entries(program, scope, paths):
                 words = " ".join(entry.launch.args) if entry.starts_capsule and entry.launch else ""
@@ -95,12 +111,13 @@ def uninstall(names: Names, settings: Settings = "user", dry_run: DryRun = False
     """
     from capsule.messaging import doorbells
     from capsule.messaging.tools import hook_settings
+    from capsule_cli.commands import mcp
 
     hooked_programs, _ = _chosen_programs(names, "")
-    scope, paths = settings, clients.machine_paths()
+    scope, paths = settings, mcp.machine_paths()
     plans = [hook_settings.uninstall(client, scope, paths) for client in hooked_programs]
     if plans:
-        clients.apply_changes(plans, paths, dry_run, is_there=False)
+        mcp.apply_changes(plans, paths, dry_run, is_there=False)
     if set(names) & set(ADDRESSED):
         with open_agent_store() as (store, agent):
             targets = []
@@ -161,8 +178,9 @@ def _chosen_programs(
     """Return the named programs with hooks, and the target of the address, if one was given."""
     from capsule.messaging.doorbells import DoorbellTarget
     from capsule.messaging.tools.hook_settings import HOOKED
+    from capsule_cli.commands import mcp
 
-    hooked_programs = clients.select_programs(HOOKED, names, *ADDRESSED)
+    hooked_programs = mcp.select_programs(HOOKED, names, *ADDRESSED)
     with_address = [name for name in names if name in ADDRESSED]
     refuse_if(
         with_address and address is None,
@@ -176,3 +194,80 @@ def _chosen_programs(
         DoorbellTarget(with_address[0], {ADDRESSED[with_address[0]]: address}) if address else None
     )
     return hooked_programs, target
+
+
+# -- The hooks of clients --------------------------------------------------------------------------
+
+
+def hook(
+    client: str = argument("CLIENT", "claude-code, codex or gemini.", ...),
+    event: str = argument("EVENT", "The client's name of the event.", ...),
+) -> None:
+    """Answer a hook of a client, whose data is read from stdin. Clients run this command, not
+    people.
+    """
+    import orjson
+
+    from capsule.errors import CapsuleError
+
+    data = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
+    try:
+        hook_input = orjson.loads(data or b"{}")
+        answer = _answer(
+            client,
+            event,
+            global_options.store,
+            global_options.as_,
+            hook_input if isinstance(hook_input, dict) else {},
+        )
+    except (CapsuleError, orjson.JSONDecodeError) as error:
+        sys.stderr.write(f"capsule: {' '.join(str(error).split())}\n")
+        sys.exit(1)
+    sys.stdout.write(answer.out)
+    sys.stderr.write(answer.err)
+    sys.exit(answer.code)
+
+
+def _answer(
+    client: str, event: str, root: str | None, agent: str | None, hook_input: dict[str, Any]
+) -> HookOutput:
+    from capsule import Store
+    from capsule.messaging import doorbells
+
+    if client == "codex":
+        from shutil import which
+
+        hook_input = hook_input | {"home": os.environ.get("CODEX_HOME"), "program": which("codex")}
+    if event == "Stop" and os.environ.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk"):
+        return (
+            doorbells.HookOutput()
+        )  # `claude -p` would stay until the hook ends; seen with 2.1.197.
+    with Store.open(root, keep_locks=False) as store:
+        folder = os.path.realpath(_session_folder(hook_input))
+        name = agent or os.environ.get("CAPSULE_AGENT")
+        agent = (
+            store.agents.identity(name, folder)
+            if name
+            else next(iter(store.agents.at(folder)), None)
+        )
+        if agent is None:
+            return doorbells.HookOutput()
+        return doorbells.run_hook(store, agent, client, event, hook_input, _client_end_check())
+
+
+def _session_folder(hook_input: dict[str, Any]) -> str:
+    """Return the folder where the session began, if the client names it, else the session's
+    folder.
+    """
+    start_folder = os.environ.get("CLAUDE_PROJECT_DIR") or os.environ.get("GEMINI_PROJECT_DIR")
+    return start_folder or str(hook_input.get("cwd") or os.getcwd())
+
+
+def _client_end_check() -> Callable[[], bool]:
+    """Return a function that tells whether the client has ended: it closed our standard error, or
+    is no longer our parent.
+    """
+    parent = os.getppid()
+    poll = select.poll()
+    poll.register(2, 0)
+    return lambda: os.getppid() != parent or bool(poll.poll(0))

@@ -18,9 +18,8 @@ from typing import IO, TYPE_CHECKING, Any, Literal, cast
 import typer
 
 from capsule.errors import InvalidDocument, NotFound, Refused, StorageFailed
-from capsule_cli.completion import complete_id
+from capsule_cli.exits import end_at_once
 from capsule_cli.public import open_full_store
-from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.inputs import ensure_confirmed
 from capsule_cli.shared.options import (
     CONVERSATION,
@@ -28,6 +27,7 @@ from capsule_cli.shared.options import (
     Tags,
     Yes,
     argument,
+    complete_id,
     flag,
     option,
     refuse_if,
@@ -35,6 +35,7 @@ from capsule_cli.shared.options import (
 )
 from capsule_cli.shared.output import (
     escape_controls,
+    global_options,
     in_terminal,
     print_answer,
     print_list,
@@ -43,7 +44,6 @@ from capsule_cli.shared.output import (
     progress,
     with_count,
 )
-from capsule_cli.signals import end_at_once
 
 if TYPE_CHECKING:
     from capsule import Store

@@ -10,11 +10,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from capsule_cli.commands.mcp.tokens import tokens_of
+from capsule_cli.commands.mcp import tokens_of
 from capsule_cli.public import open_named_agent_store
-from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import flag, option, refuse_if
-from capsule_cli.shared.output import print_answer, print_notice
+from capsule_cli.shared.output import global_options, print_answer, print_notice
 
 if TYPE_CHECKING:
     from capsule.mcp_server.transport.process import ListeningSocket

@@ -249,7 +249,7 @@ def test_doctor_tells_what_is_wrong_and_exits_otherwise(
 
 
 def test_the_shell_completes_the_names_of_programs() -> None:
-    from capsule_cli.commands.mcp.clients import _complete_program
+    from capsule_cli.commands.mcp import _complete_program
 
     assert _complete_program("claude") == [
         ("claude-code", "Claude Code"),

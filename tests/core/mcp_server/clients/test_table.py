@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from capsule.mcp_server.clients.settings import CLIENTS, VARIABLES, LaunchCommand, MachinePaths
-from capsule_cli.commands.mcp import clients as mcp_clients
+from capsule_cli.commands import mcp as mcp_clients
 
 LINUX = MachinePaths("linux", "/home/anna", "/projects/x")
 MACOS = MachinePaths("darwin", "/Users/anna", "/projects/x")

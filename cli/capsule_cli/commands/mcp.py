@@ -1,40 +1,63 @@
-"""`mcp install`, `mcp uninstall` and `mcp doctor`: change and check the settings of the programs
-that use the MCP server.
+"""The commands of `capsule mcp`: serve the store to AI agents, keep the tokens of clients over HTTP,
+and change and check the settings of the programs that use the server.
 
-What must stay true: all changes are planned before the first file is written. So a file that can't
-be read prevents all_programs change. The environment variables that tell where settings are, are read
-here.
+What must stay true:
+- A whole token is printed once, when it is made. It can't be computed from what is stored.
+- While `mcp serve` runs, stdout gets nothing but the protocol. The messages of the server go to
+  stderr.
+- `mcp install` and `mcp uninstall` plan all changes before the first file is written. So a file
+  that can't be read prevents every change. The environment variables that tell where settings are,
+  are read here.
 """
 
 from __future__ import annotations
 
-import json
+import gc
+import logging
 import os
-import shlex
-import shutil
 import sys
-import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from capsule import rooms
 from capsule.errors import CapsuleError, Refused
 from capsule.ids import check_id
-from capsule.mcp_server.access import Toolset
-from capsule_cli.commands.mcp.server import SETS
-from capsule_cli.shared.global_options import global_options
-from capsule_cli.shared.options import DryRun, argument, option, refuse_if, usage_error
+from capsule.mcp_server.access import Scope, Toolset
+from capsule.mcp_server.extensions import ServerExtension, extensions_for, open_http_client
+from capsule_cli.shared.options import (
+    DryRun,
+    Settings,
+    argument,
+    flag,
+    option,
+    parse_duration,
+    refuse_if,
+    usage_error,
+)
 from capsule_cli.shared.output import (
     CommandStopped,
     escape_controls,
+    global_options,
     print_answer,
     print_json,
+    print_json_to_stderr,
+    print_list,
+    print_notice,
     print_text,
+)
+from capsule_cli.shared.stores import (
+    StderrHandler,
+    agent_folder,
+    current_folder,
+    ensure_person,
+    instance_name,
+    session_name,
 )
 
 if TYPE_CHECKING:
+    from capsule.mcp_server.access import Tokens
     from capsule.mcp_server.clients.doctor import ProbeReport
     from capsule.mcp_server.clients.settings import (
         LaunchCommand,
@@ -44,7 +67,277 @@ if TYPE_CHECKING:
         SettingsChange,
         SettingsScope,
     )
+    from capsule.store.store import CoreStore
 
+
+# -- mcp tokens ------------------------------------------------------------------------------------
+
+Name = Annotated[str, argument("NAME", "The agent that the token is for.", ...)]
+
+
+def tokens_of(root: str) -> Tokens:
+    """Return the tokens of the store at `root`. Their file is in the folder of the user's
+    configuration, and not in the store.
+    """
+    import platformdirs
+
+    from capsule.mcp_server.access import Tokens
+
+    return Tokens(platformdirs.user_config_path("capsule", appauthor=False), root)
+
+
+def _open_tokens() -> Tokens:
+    from capsule import locate
+
+    ensure_person("tokens")  # Who may make tokens can act as any agent.
+    return tokens_of(locate.find_store(global_options.store))
+
+
+def tokens_add(
+    name: Name,
+    allow: Scope = option(
+        "--allow",
+        "Allow to read (read), also to write (write), also to delete and to take locks from "
+        "others (admin).",
+        "write",
+    ),
+    expires: str | None = option(
+        "--expires DURATION", "Make it expire after this time, for example 30d."
+    ),
+) -> None:
+    """Make a token for an agent and print it. It is printed only once, because Capsule keeps only
+    its hash.
+    """
+    expires_in_s = None if expires is None else parse_duration(expires, "--expires")
+    token = _open_tokens().add(name, scope=allow, expires_in_s=expires_in_s)
+    print_answer({"name": name, "token": token, "scope": allow}, token)
+    if not global_options.json:
+        print_notice(
+            f"it is shown only this once; clients send it as: Authorization: Bearer {token[:12]}..."
+        )
+
+
+def tokens_list() -> None:
+    """List the agents that have a token, with the scopes of their tokens."""
+    names = ("name", "scope", "createdAt", "expiresAt")
+    columns = ("name", "scope", "created", "expires")
+    rows = [
+        (token.name, token.scope, token.created_at, token.expires_at)
+        for token in _open_tokens().all()
+    ]
+    value = [dict(zip(names, row, strict=True)) for row in rows]
+    texts = [tuple(text or "" for text in row) for row in rows]
+    print_list(
+        value,
+        columns,
+        texts,
+        "there is no token; make one with: capsule mcp tokens add NAME",
+        last="name",
+    )
+
+
+def tokens_revoke(name: Name) -> None:
+    """Revoke an agent's token. A running server refuses it from the next request on."""
+    token = _open_tokens().revoke(name)
+    print_answer({"name": token.name, "revoked": True}, f"{token.name}: its token is revoked")
+
+
+# -- mcp serve -------------------------------------------------------------------------------------
+
+#: The help of --tools, here and in `mcp install`.
+SETS = (
+    "Offer these tools: conversations, messaging, or all of them; session, for what a worker runs."
+)
+TOOLS: Toolset = option("--tools SET", SETS, "conversations")
+
+
+def serve(
+    http: str | None = option(
+        "--http [HOST:]PORT",
+        "Serve over HTTP there, instead of stdin and stdout. Without HOST: 127.0.0.1. Port 0: any "
+        "free one.",
+    ),
+    read_only: bool = flag("--read-only", "Refuse all changes by clients."),
+    tools: Toolset = TOOLS,
+    allow_host: list[str] | None = option(
+        "--allow-host NAME",
+        "Over HTTP: also accept this Host header, e.g. a proxy's. Repeatable.",
+    ),
+) -> None:
+    """Serve the store to AI agents over the Model Context Protocol, until the client disconnects or
+    SIGTERM comes.
+
+    Over stdin and stdout the client is the agent of --as, else of CAPSULE_AGENT, and its messages
+    are from this agent. With the tools of messaging, it is else the agent of the current directory,
+    and the agent is registered. With the tools of a session, the environment says which session it
+    is, as `capsule worker run` gives it to its command.
+    """
+    # The import of the SDK makes some 100,000 objects, and none is garbage. Collections during it
+    # would take a tenth of the start.
+    gc.disable()
+    if http is None:
+        refuse_if(
+            allow_host,
+            "is for --http: over stdin and stdout the client is the program that started the "
+            "server",
+            "--allow-host",
+        )
+        _over_stdio(read_only, tools)
+    else:
+        refuse_if(
+            tools == "session",
+            "a session has one agent, which starts its own server: without --http",
+            "--tools",
+        )
+        refuse_if(
+            global_options.as_ is not None,
+            "is for stdin and stdout: over HTTP the token says who the client is",
+            "--as",
+        )
+        ensure_person("servers over HTTP")
+        _over_http(http, read_only, tools, tuple(allow_host or ()))
+
+
+def _over_stdio(read_only: bool, tools: Toolset) -> None:
+    """Serve one client over stdin and stdout. Never returns."""
+    from capsule import __version__
+    from capsule.ids import check_id
+    from capsule.mcp_server.transport.process import claim_stdio
+
+    agent = global_options.as_ or os.environ.get("CAPSULE_AGENT") or None
+    if agent is not None:
+        check_id(agent)
+    if sys.stdin is not None and sys.stdin.isatty():
+        print_notice(
+            "this server is for a program, which uses its stdin and stdout; Ctrl-D ends it"
+        )
+    stdin, stdout = claim_stdio()
+    session = session_name()
+    if tools == "session" and not (session and agent):
+        raise usage_error(
+            "CAPSULE_SESSION and CAPSULE_AGENT name it, as for the command of `capsule worker run`",
+            "--tools",
+        )
+    _log_to_stderr()
+    extensions = extensions_for(tools)
+    store = _open_client_store(extensions, agent, session)
+    # Imported only now, because the SDK takes long.
+    from capsule.mcp_server.access import Access
+    from capsule.mcp_server.server import build
+    from capsule.mcp_server.stores import ClientStores
+    from capsule.mcp_server.transport import stdio
+
+    room_state: dict[str, object] = {}
+    for extension in extensions:
+        if extension.client_state is not None:
+            room_state |= extension.client_state(store, os.environ, current_folder())
+    access = Access(store.agent, "read" if read_only else "admin")
+    server = build(
+        ClientStores(store, access, room_state),
+        version=__version__,
+        tools=tools,
+        room_names=store.settings.rooms,
+    )
+    _tune_garbage_collector()
+    stdio.serve(server, store, stdin, stdout)
+
+
+def _open_client_store(
+    extensions: Sequence[ServerExtension], agent: str | None, session: str | None
+) -> CoreStore:
+    """Open the store for the client of a server over stdio, and prepare it for the extensions.
+
+    Outside of a session an extension may register the agent, by its name or by the current folder.
+    """
+    from capsule.store.store import CoreStore
+
+    folder = agent_folder()
+    for extension in extensions:
+        if extension.register_agent is None or session:
+            continue
+        with CoreStore.open(global_options.store, keep_locks=False) as owner_store:
+            # Desktop programs start servers in one of these two folders. Neither may become a
+            # project, because it would contain all other folders.
+            is_project = folder not in ("/", os.path.realpath(os.path.expanduser("~")))
+            agent = extension.register_agent(owner_store, agent, folder, is_project)
+            folder = None  # The agent is named by its id now, which needs no folder.
+    store = CoreStore.open(
+        global_options.store,
+        keep_locks=False,
+        instance=instance_name(),
+        agent=agent,
+        folder=folder,
+    )
+    if session:
+        rooms.bind(store, session)
+    for extension in extensions:
+        if extension.on_open is not None:
+            extension.on_open(store)
+    return store
+
+
+def _over_http(address: str, read_only: bool, tools: Toolset, hosts: tuple[str, ...]) -> None:
+    """Serve many clients over HTTP at an address. Never returns."""
+    if global_options.instance is not None:
+        raise usage_error(
+            "over HTTP each client is an instance of its own, named by its token", "--instance"
+        )
+    from capsule import __version__, locate
+    from capsule.errors import Refused
+
+    root = locate.find_store(global_options.store)
+    tokens = tokens_of(root)
+    if not tokens.all():
+        raise Refused(
+            f"{address}: the server needs a token, and there is none; make one for each client "
+            "with: capsule mcp tokens add NAME",
+            path=address,
+        )
+    _log_to_stderr()
+    from capsule.mcp_server.server import build
+    from capsule.mcp_server.stores import HttpClientStores
+    from capsule.mcp_server.transport import http, process
+
+    listener = process.listen(*process.parse_address(address))
+
+    def ready() -> None:
+        url = listener.url + http.PATH
+        if global_options.json:
+            print_json_to_stderr({"serving": root, "url": url})
+        else:
+            print_notice(f"serving {root} at {url}")
+
+    stores = HttpClientStores(
+        root,
+        max_scope="read" if read_only else "admin",
+        on_open=partial(open_http_client, extensions_for(tools)),
+    )
+    room_names = stores.server_store().settings.rooms
+    server = build(
+        stores,
+        version=__version__,
+        tools=tools,
+        room_names=room_names,
+        **http.token_options(tokens),
+    )
+    _tune_garbage_collector()
+    http.serve(server, stores, listener, tokens=tokens, hosts=hosts, ready=ready)
+
+
+def _tune_garbage_collector() -> None:
+    """Start garbage collection, and exclude the objects that exist now."""
+    gc.freeze()
+    gc.enable()
+
+
+def _log_to_stderr() -> None:
+    """Log warnings to stderr. Called before the SDK, which would set up a log of every request."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[StderrHandler()], force=True
+    )
+
+
+# -- mcp install, mcp uninstall, mcp doctor --------------------------------------------------------
 
 SCOPES: tuple[SettingsScope, ...] = ("user", "project")
 
@@ -66,8 +359,6 @@ Names = Annotated[
 All = Annotated[
     bool, option("--all", "Choose all programs that have settings on this machine.", ...)
 ]
-_SETTINGS = "Change your own settings, for all projects, or those of the surrounding project."
-Settings = Annotated[Literal["user", "project"], option("--settings", _SETTINGS, ...)]
 Force = Annotated[
     bool, option("--force", "Do it even if the entry of this name starts another program.", ...)
 ]
@@ -275,6 +566,8 @@ def _no_settings_error(
     """Return the error that no program has settings on this machine: where they were looked for,
     and what a person can do.
     """
+    import json
+
     from capsule.mcp_server.clients.settings import CLIENTS, NAME
 
     looked = {
@@ -309,6 +602,8 @@ def machine_paths() -> MachinePaths:
     """Return the folders, environment variables and commands of this machine that decide where
     settings are.
     """
+    import shutil
+
     from capsule.mcp_server.clients.settings import PROGRAMS, VARIABLES, MachinePaths
 
     environment = {name: os.environ[name] for name in VARIABLES if name in os.environ}
@@ -346,6 +641,9 @@ def launch_words() -> list[str]:
     """Return the words that start `capsule`, the first of them absolute. A symlink to the program is
     not resolved, because it remains after an upgrade.
     """
+    import shutil
+    import sysconfig
+
     program = sys.argv[0]
     scripts_folder = sysconfig.get_path("scripts")
     candidates = (
@@ -374,6 +672,7 @@ def apply_changes(
     Raises typer.Exit: a person has to change a file by hand.
     """
     import platformdirs
+    import typer
 
     from capsule.mcp_server.clients import settings
 
@@ -424,6 +723,8 @@ def _served_store(launch: LaunchCommand) -> tuple[str, str]:
 
 
 def _served_store_text(launch: LaunchCommand) -> str:
+    import shlex
+
     store, reason = _served_store(launch)
     if launch.store or not store:
         return f"\n  store: {store and f'{store} '}({reason})"
@@ -433,6 +734,8 @@ def _served_store_text(launch: LaunchCommand) -> str:
 
 def _change_text(plan: SettingsChange, backup: str | None, dry_run: bool, is_there: bool) -> str:
     """Return the outcome of a plan in words. The arguments are as for `apply_changes`."""
+    import shlex
+
     title = plan.client.title
     subject = f"{title}: {plan.path}"
     if plan.paste:

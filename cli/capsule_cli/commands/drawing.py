@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from capsule.format.documents.head import Head
     from capsule.format.tree.tree import Tree
 
-
 #: Most characters before a message. A longer prefix is shortened from the left.
 _MAX_PREFIX = 45
 

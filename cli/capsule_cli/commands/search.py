@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, get_args
 
 from capsule.format.text.escaping import one_line
-from capsule_cli.completion import complete_id
-from capsule_cli.shared.global_options import global_options
 from capsule_cli.shared.options import (
     Mode,
     Role,
     Tags,
     argument,
+    complete_id,
     flag,
     option,
     parse_filter,
@@ -23,6 +22,7 @@ from capsule_cli.shared.options import (
     refuse_if,
 )
 from capsule_cli.shared.output import (
+    global_options,
     in_terminal,
     print_answer,
     print_list,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from capsule import Found, Hit, Stats
     from capsule.engines.queries import Tally
-
 
 Branch = Literal["active", "all"]
 Profile = Literal["recent", "balanced", "exact"]

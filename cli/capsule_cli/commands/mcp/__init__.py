@@ -1,1 +1,0 @@
-"""The commands of `capsule mcp` and `capsule mcp tokens`."""

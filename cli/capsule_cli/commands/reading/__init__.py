@@ -1,1 +1,0 @@
-"""The commands that only read, and `summarize`, which keeps what somebody made of it."""
