@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsule.engines.postgres.address import Address
@@ -58,10 +58,18 @@ _DEFAULTS = {
     "tcp_user_timeout": "20000",
     "application_name": "capsule",
 }
-#: Beginnings of the codes of transient errors: a lost connection, a server that starts or stops, a
-#: server that became a standby, a session that did nothing for too long in a transaction, a deadlock,
-#: too many connections.
-_TRANSIENT = ("08", "57P", "25006", "25P03", "40001", "40P01", "53300")
+#: Beginnings of the codes of errors that leave unknown whether the statement was done: a lost
+#: connection, a server that starts or stops.
+_NO_ANSWER = ("08", "57P")
+#: Beginnings of the codes of transient errors: those, and a server that became a standby, a session
+#: that did nothing for too long in a transaction, a deadlock, too many connections.
+_TRANSIENT = (*_NO_ANSWER, "25006", "25P03", "40001", "40P01", "53300")
+#: Codes of what a standby refuses: to write, and to tell the position of its log or give a number to
+#: a transaction.
+_REFUSED_BY_STANDBY = ("25006", "55000")
+#: Parts of what libpq says before a session begins, if a server starts, or if each is a standby and
+#: the address asks for a primary.
+_NOT_READY = ("the database system is", "session is read-only", "server is in hot standby mode")
 #: The code of the notice that the wait for a standby was cancelled. The statement succeeds all the
 #: same, but a failover can lose it.
 _STANDBY_WAIT_CANCELLED = "01000"
@@ -82,6 +90,7 @@ class PostgresDatabase:
 
     Attributes:
         address: Its address.
+        Error: The base class of the driver's errors.
         ensure_version: Called if a table is missing. Raises Refused if the schema has another
             version by now. `schema.meta` sets it.
     """
@@ -96,6 +105,7 @@ class PostgresDatabase:
                 path="",
             ) from None
         self._psycopg = psycopg
+        self.Error = psycopg.Error
         self.address = address
         self.ensure_version: Callable[[], None] = lambda: None
         self._prefix = f'"{address.schema}".'
@@ -106,7 +116,8 @@ class PostgresDatabase:
     def _reset_after_fork(self) -> None:
         """Begin without connections: those of a parent process belong to it."""
         _connections_of_parents.append(getattr(self, "_idle", []))
-        self._idle: list[psycopg.Connection[Any]] = []
+        #: Connections that are not in use, and since when. The last one is taken first.
+        self._idle: list[tuple[psycopg.Connection[Any], float]] = []
         self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         #: Whether there ever was a connection. Before the first one, errors are not retried.
         self._has_connected = False
@@ -152,20 +163,27 @@ class PostgresDatabase:
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
         """Lend an idle or a new connection. After a lost one, close all idle ones."""
         with self._free:
-            connection = self._idle.pop() if self._idle else self.connect()
+            connection = self._take_idle() or self.connect()
             try:
                 yield connection
             except self._psycopg.Error as error:
-                if connection.closed or connection.broken or _is_transient(error):
+                is_elsewhere = _is_transient(error) or error.sqlstate in _REFUSED_BY_STANDBY
+                if connection.closed or connection.broken or is_elsewhere:
                     connection.close()
                     self.close()  # The others go to the same server.
                 else:
-                    self._idle.append(connection)
+                    self._idle.append((connection, time.monotonic()))
                 raise
             except BaseException:
                 connection.close()
                 raise
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
+
+    def _take_idle(self) -> psycopg.Connection[Any] | None:
+        with suppress(IndexError):
+            connection, _ = self._idle.pop()
+            return connection
+        return None
 
     @contextmanager
     def without_retries(self) -> Iterator[None]:
@@ -178,9 +196,22 @@ class PostgresDatabase:
 
     def close(self) -> None:
         """Close the idle connections. A later use of the database opens new ones."""
-        while self._idle:
-            with suppress(self._psycopg.Error, IndexError):
-                self._idle.pop().close()
+        while (connection := self._take_idle()) is not None:
+            with suppress(self._psycopg.Error):
+                connection.close()
+
+    def close_idle(self, duration_s: float) -> bool:
+        """Close the connections that were not in use for so long, in seconds.
+
+        Returns whether there are others that are not in use.
+        """
+        last_s = time.monotonic() - duration_s
+        with suppress(self._psycopg.Error, IndexError):
+            while self._idle[0][1] < last_s:
+                # Another thread may take a connection at the same time, but the last one first.
+                connection, _ = self._idle.pop(0)
+                connection.close()
+        return bool(self._idle)
 
     @contextmanager
     def transaction(self, begin: str, write_name: str = "") -> Iterator[psycopg.Connection[Any]]:
@@ -209,7 +240,7 @@ class PostgresDatabase:
     def _ensure_standby_has_it(self, write_name: str) -> None:
         """Raise StorageFailed if the statement that this thread ran did not wait for a standby."""
         if _STANDBY_WAIT_CANCELLED in _notices:
-            outcome = _write_outcome(write_name, is_sent=True)
+            outcome = _write_outcome(write_name, is_unknown=True)
             raise self.unreachable(None, f"the wait for the standby was cancelled; {outcome}")
 
     def is_transient(self, error: Exception) -> bool:
@@ -238,19 +269,23 @@ class PostgresDatabase:
                     self._prepares = False
                     self.close()
                     continue
-                if not _is_transient(error):
+                is_standby = self._is_of_standby(error)
+                if not is_standby and not _is_transient(error):
                     raise self.translated_error(error) from None
                 if time.monotonic() > deadline:
-                    outcome = _write_outcome(write_name, is_sent=True)
-                    raise self.unreachable(error, outcome) from None
+                    outcome = _write_outcome(write_name, is_unknown=True)
+                    raise self.unreachable(error, outcome, is_standby=is_standby) from None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     # -- Statements --------------------------------------------------------------------------------
 
-    def read(self, statement: str, *values: Any) -> Rows:
-        """Return the rows of a query. Raises StorageFailed, Refused. Cost: one round trip."""
-        return self._run(statement, values, "")
+    def read(self, statement: str, *values: Any, named: Mapping[str, Any] | None = None) -> Rows:
+        """Return the rows of a query. `named` are its values by name, instead of `values`.
+
+        Raises StorageFailed, Refused. Cost: one round trip.
+        """
+        return self._run(statement, values if named is None else named, "")
 
     def first_row(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
         """Return the first row of a query, or None."""
@@ -285,8 +320,9 @@ class PostgresDatabase:
         text = self.with_schema(statement)
         deadline = time.monotonic() + self._patience_s
         pause_s = _FIRST_PAUSE_S
-        is_sent = False
+        is_unknown = False
         while True:
+            is_sent = False
             try:
                 with self._connection() as connection:
                     is_sent = True
@@ -306,22 +342,42 @@ class PostgresDatabase:
                     self._prepares = False
                     self.close()
                     continue
-                if not _is_transient(error):
+                is_standby = self._is_of_standby(error)
+                if not is_standby and not _is_transient(error):
                     raise self.translated_error(error) from None
-                is_starting = "the database system is" in str(error)
-                is_retried = self._has_connected or is_starting
+                has_answer = error.sqlstate and not error.sqlstate.startswith(_NO_ANSWER)
+                is_unknown = is_unknown or (is_sent and not has_answer)
+                is_retried = self._has_connected or any(text in str(error) for text in _NOT_READY)
                 if time.monotonic() > deadline or not is_retried:
-                    outcome = _write_outcome(write_name, is_sent=is_sent)
-                    raise self.unreachable(error, outcome) from None
-            if is_sent and isinstance(values, dict) and "again" in values:
+                    outcome = _write_outcome(write_name, is_unknown=is_unknown)
+                    raise self.unreachable(error, outcome, is_standby=is_standby) from None
+            if is_unknown and isinstance(values, dict) and "again" in values:
                 values = values | {"again": True}
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def unreachable(self, error: Exception | None, outcome: str = "") -> StorageFailed:
+    def _is_of_standby(self, error: psycopg.Error) -> bool:
+        """Return whether a statement failed because the server is a standby.
+
+        Cost: a connection, for an error that a standby can cause.
+        """
+        if error.sqlstate not in _REFUSED_BY_STANDBY:
+            return False
+        with suppress(self._psycopg.Error), closing(self.connect()) as connection:
+            return connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
+        return False
+
+    def unreachable(
+        self, error: Exception | None, outcome: str = "", *, is_standby: bool = False
+    ) -> StorageFailed:
         """Return the error for a database that can't be reached, or did not run a statement."""
         reason = ""
-        if error is not None:
+        if is_standby:
+            reason = (
+                "this is a standby, which can't be written; give the hosts of all servers, and "
+                "target_session_attrs=read-write"
+            )
+        elif error is not None:
             reason = self.address.without_password(" ".join(str(error).split()))
         explanation = "; ".join(text for text in (reason, outcome) if text)
         return StorageFailed(f"{self.address}: {explanation}", path=str(self.address), errno=None)
@@ -380,10 +436,10 @@ def _is_transient(error: psycopg.Error) -> bool:
     return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 
 
-def _write_outcome(write_name: str, *, is_sent: bool) -> str:
-    """Describe whether a write without an answer is stored. Empty for a query."""
+def _write_outcome(write_name: str, *, is_unknown: bool) -> str:
+    """Describe whether a write that failed is stored. Empty for a query."""
     if not write_name:
         return ""
-    if is_sent:
+    if is_unknown:
         return f"it is unknown whether {write_name} is stored: check before you repeat it"
     return f"{write_name} is not stored"

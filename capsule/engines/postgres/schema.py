@@ -20,22 +20,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from capsule import settings
+from capsule.engines.postgres import server_abilities
 from capsule.errors import CapsuleError, NotFound, Refused, Remedy, StoreBusy
 
 if TYPE_CHECKING:
+    import psycopg
+
     from capsule.engines.postgres.database import PostgresDatabase
+    from capsule.engines.postgres.server_abilities import Function
 
 #: The version of the schema that this version of Capsule uses.
 VERSION = 1
 #: The oldest server that has all functions in use, as PostgreSQL numbers it.
 _OLDEST_SERVER = 140000
 _LOCK = 0x43_61_70_73_75_6C_65  # "Capsule"
-#: The identity of this database. One that was restored from its dump has another.
-_IDENTITY = (
-    "SELECT (SELECT system_identifier FROM pg_control_system())::text || '.' || "
-    "'@meta'::regclass::oid || '.' ||"
-    " (SELECT oid FROM pg_database WHERE datname = current_database())"
-)
 
 
 class Meta(NamedTuple):
@@ -59,7 +57,7 @@ def meta(database: PostgresDatabase) -> Meta:
     Refused if the schema has another version.
     """
     try:
-        rows = database.read(f"SELECT key, value FROM @meta UNION ALL SELECT 'now', ({_IDENTITY})")
+        rows = database.read("SELECT key, value FROM @meta UNION ALL SELECT 'now', @identity()")
     except NotFound:
         raise NotFound(
             f"{database.address} has no Capsule store",
@@ -138,11 +136,33 @@ def set_settings(database: PostgresDatabase, toml: str, expected: str) -> None:
 
 def durability(database: PostgresDatabase) -> str:
     """Describe which failures an acknowledged message survives. Raises as `PostgresDatabase.read`."""
-    ((commit, names, standbys),) = database.read(
-        "SELECT current_setting('synchronous_commit'), "
-        "current_setting('synchronous_standby_names'),"
-        " (SELECT count(*) FROM pg_stat_replication)"
+    ((fsync, full_pages, commit, names, standbys, tells_timeline),) = database.read(
+        "SELECT current_setting('fsync'), current_setting('full_page_writes'), "
+        "current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),"
+        " (SELECT count(*) FROM pg_stat_replication), @in_timeline(0) > 0"
     )
+    risks = []
+    if fsync == "off":
+        risks.append(
+            "fsync is off: a crash of its machine loses acknowledged messages, or the database"
+        )
+    if full_pages == "off":
+        risks.append("full_page_writes is off: a crash of its machine can damage the database")
+    if standbys and not tells_timeline:
+        risks.append(
+            "this server reports no timeline: if a standby takes over that lacks the last changes, "
+            "readers that saw them can miss later ones"
+        )
+    return "; ".join([_survival(commit, names, standbys), *risks])
+
+
+def _survival(commit: str, names: str, standbys: int) -> str:
+    """Describe what an acknowledged message survives if the server writes to its disk.
+
+    Args:
+        commit, names: The settings `synchronous_commit` and `synchronous_standby_names`.
+        standbys: The number of standbys that are connected.
+    """
     if commit == "off":
         return "synchronous_commit is off: a crash of the server loses the last acknowledged writes"
     if names and commit != "local":
@@ -155,7 +175,10 @@ def durability(database: PostgresDatabase) -> str:
 
 
 def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
-    """Create the schema, or bring it to this version. Returns whether anything was changed.
+    """Create the schema, or bring it to this version. Returns whether the version was changed.
+
+    The functions that depend on the abilities of the server are chosen anew each time, as a dump may
+    have been restored on another kind of server.
 
     Args:
         database: The database.
@@ -176,6 +199,7 @@ def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
                 f"{connection.info.server_version // 10000} in {encoding}",
                 path=str(database.address),
             )
+        functions = server_abilities.functions_for(connection)
         try:
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -189,6 +213,7 @@ def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
                     ).fetchone()
                     # Version 1 is the first one, so no older schema can be migrated.
                     _ensure_version(database, int(row[0]) if row else 0)
+                    _replace_functions(database, connection, functions)
                     return False
                 namespace = connection.execute(
                     "SELECT FROM pg_namespace WHERE nspname = %s", (name,)
@@ -196,12 +221,12 @@ def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
                 if namespace is None:
                     connection.execute(f'CREATE SCHEMA "{name}"')
                 connection.execute(database.with_schema(schema_sql))
+                _replace_functions(database, connection, functions)
                 connection.execute(
                     database.with_schema(
                         "INSERT INTO @meta VALUES ('version', %s), ('store', %s), ('generation', "
                         "%s), ('settings', %s),"
-                        " ('pruned', '0'), ('cursors', %s),"
-                        f" ('identity', ({_IDENTITY}))"
+                        " ('pruned', '0'), ('cursors', %s), ('identity', @identity())"
                     ),
                     (str(VERSION), uuid4().hex, uuid4().hex, toml, token_hex(32)),
                 )
@@ -210,3 +235,17 @@ def migrate(database: PostgresDatabase, toml: str = settings.TEMPLATE) -> bool:
         except Exception as error:
             raise database.translated_error(error) from None
     return True
+
+
+def _replace_functions(
+    database: PostgresDatabase, connection: psycopg.Connection[Any], functions: list[Function]
+) -> None:
+    """Replace the functions that differ from those of this server. Only their owner may do that."""
+    for function in functions:
+        row = connection.execute(
+            "SELECT prosrc, pg_has_role(proowner, 'MEMBER') FROM pg_proc WHERE oid = to_regproc(%s)",
+            (f'"{database.address.schema}".{function.name}',),
+        ).fetchone()
+        body, is_owner = row or ("", True)
+        if is_owner and body.strip() != database.with_schema(function.body):
+            connection.execute(database.with_schema(function.statement))
