@@ -9,6 +9,7 @@ counted by reading back.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import statistics
 import time
@@ -247,6 +248,7 @@ def run(bench: Bench) -> Report:
                 cases[label] = _measured(bench, url, label, names, few, count, rounds, seconds)
         delays = _delays(bench, url)
         searches = _searches(bench, url)
+        listeners = _listeners(bench, url)
     report.tables.append(_table(cases))
     report.bars += _bars(cases, delays, frameworks, one, followed)
     report.data["cases"] = {
@@ -256,6 +258,8 @@ def run(bench: Bench) -> Report:
     report.data["commit_to_follower_s"] = delays
     report.bars += _bars_of_searches(searches, bench)
     report.data["search_s"] = searches
+    report.bars += _bars_of_listeners(listeners)
+    report.data["listeners"] = listeners
     return report
 
 
@@ -326,6 +330,116 @@ def _delays(bench: Bench, url: str) -> list[float]:
     _end(_OURS, url)
     follower.join()
     return sorted(delays)
+
+
+#: The processes that wait, each for a conversation of its own, on so many machines (each has a user
+#: data directory of its own); and the appends a second, in turn to these conversations.
+_LISTENERS, _MACHINES, _APPENDS_PER_S = 200, 2, 50
+_LISTENING = "capsule-listeners"
+
+
+def listen(url: str, machine: str, id: str, told: Any) -> None:
+    """Wait for the messages of a conversation until one says that it is the end."""
+    os.environ["XDG_DATA_HOME"] = machine
+    with Store.open(f"{url}&schema=heard&application_name={_LISTENING}") as store:
+        cursor, heard = store.changes().cursor, 0
+        told.put(0)
+        while True:
+            found = store.wait_for_changes(cursor, ids=[id], timeout_s=300)
+            cursor = found.cursor
+            heard += sum(len(change.messages) for change in found.changes)
+            if any(change.kind == "deleted" for change in found.changes):
+                break
+        told.put(heard)
+
+
+def _listeners(bench: Bench, url: str) -> dict[str, float]:
+    """What processes take that wait for messages: their connections at most, and the share of a
+    core that they and their sessions on the server use.
+    """
+    import psycopg
+
+    count = 8 if bench.smoke else _LISTENERS
+    seconds = bench.rounds(30, 10, 1)
+    Store.init(f"{url}&schema=heard")
+    told = _STARTED.Queue()
+    sessions = (
+        "SELECT pid FROM pg_stat_activity WHERE application_name = %s AND backend_type = "
+        "'client backend'"
+    )
+    with Store.open(f"{url}&schema=heard") as store, psycopg.connect(url, autocommit=True) as admin:
+        ids = [store.create(type="group").id for _ in range(count)]
+        started = []
+        for number, id in enumerate(ids):
+            machine = str(bench.directory / f"machine-{number % _MACHINES}")
+            started.append(_STARTED.Process(target=listen, args=(url, machine, id, told)))
+            started[-1].start()
+        for _ in started:
+            told.get(timeout=300)
+
+        def pids() -> set[int]:
+            return {pid for (pid,) in admin.execute(sessions, (_LISTENING,))}
+
+        deadline = time.monotonic() + 60
+        while len(pids()) > _MACHINES and time.monotonic() < deadline:
+            time.sleep(0.1)
+        of_listeners = {int(process.pid or 0) for process in started}
+        used_s, most, sent = _processor_time(of_listeners | pids()), 0, 0
+        begin = time.monotonic()
+        with bench.progress(f"{count} processes that wait", seconds) as step:
+            while sent < _APPENDS_PER_S * seconds:
+                store.append(ids[sent % count], content=text_of(0, sent))
+                sent += 1
+                time.sleep(max(begin + sent / _APPENDS_PER_S - time.monotonic(), 0))
+                if sent % _APPENDS_PER_S == 0:
+                    most = max(most, len(pids()))
+                    step()
+        elapsed_s = time.monotonic() - begin
+        used_s = _processor_time(of_listeners | pids()) - used_s
+        for id in ids:
+            store.delete(id)
+        heard = sum(told.get(timeout=120) for _ in started)
+        for process in started:
+            process.join()
+    return {
+        "processes": count,
+        "connections": most,
+        "of_a_core": used_s / elapsed_s,
+        "sent": sent,
+        "heard": heard,
+    }
+
+
+def _processor_time(pids: set[int]) -> float:
+    """The processor time of the processes that are still there, in seconds."""
+    import psutil  # type: ignore[import-untyped]
+
+    used_s = 0.0
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            used_s += sum(psutil.Process(pid).cpu_times()[:2])
+    return used_s
+
+
+def _bars_of_listeners(found: dict[str, float]) -> list[Bar]:
+    name = f"PostgreSQL: {found['processes']} processes that wait, on {_MACHINES} machines"
+    heard = f"heard {found['heard']:,} of {found['sent']:,}"
+    return [
+        Bar(
+            f"{name}: connections",
+            "under 40",
+            f"{found['connections']}, {heard}",
+            found["connections"] < 40 and found["heard"] == found["sent"],
+            "see the figures",
+        ),
+        Bar(
+            f"{name}: processor time at {_APPENDS_PER_S} appends a second",
+            "under 10 % of a core",
+            f"{found['of_a_core']:.1%}",
+            found["of_a_core"] < 0.1,
+            "each message that is heard wakes a process of Python",
+        ),
+    ]
 
 
 #: Messages that are searched; and the searches: which query, and for how long it may take.

@@ -7,7 +7,7 @@ reads it from the store. The names of kinds and fields are part of the plain out
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 KINDS = (
     "created",
@@ -83,6 +83,39 @@ class Change:
         if self.damaged:
             change["damaged"] = self.damaged
         return change
+
+
+class Interest(NamedTuple):
+    """The changes that somebody waits for.
+
+    Attributes:
+        ids: The conversations of which every change but an append counts. None: all.
+        appends_in: The conversations in which appends count. None: all.
+    """
+
+    ids: frozenset[str] | None = None
+    appends_in: frozenset[str] | None = None
+
+    def includes(self, kind: str, id: str) -> bool:
+        """Return whether a change counts, by its kind and its conversation."""
+        ids = self.appends_in if kind == "appended" else self.ids
+        return ids is None or id in ids
+
+    def covers(self, other: Interest) -> bool:
+        """Return whether everything that counts for the other one counts here."""
+        for own, others in zip(self, other, strict=True):
+            if own is not None and (others is None or not others <= own):
+                return False
+        return True
+
+    def union(self, other: Interest) -> Interest:
+        """Return what counts for one of the two."""
+        return Interest(
+            *(
+                None if own is None or others is None else own | others
+                for own, others in zip(self, other, strict=True)
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

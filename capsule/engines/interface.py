@@ -31,6 +31,7 @@ from capsule.errors import CapsuleError, ConcurrentWrite, NotFound, Remedy, Stor
 
 if TYPE_CHECKING:
     from capsule.disk.whole_files import FileContent, Signature
+    from capsule.engines.changes import Interest
     from capsule.engines.files.disk.derived import DerivedFiles
     from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.queries import HeadField, Queries
@@ -206,6 +207,27 @@ class Tracker(Protocol):
 
     def close(self) -> None:
         """Release all resources."""
+
+
+@runtime_checkable
+class JournalTracker(Tracker, Protocol):
+    """A tracker that reports changes of conversations only when the journal has them, and that can
+    choose which ones.
+
+    Attributes:
+        interest: The changes that it reports.
+        is_following: Whether another process of this machine watches all changes for this one.
+    """
+
+    interest: Interest
+
+    @property
+    def is_following(self) -> bool: ...
+
+    def want(self, interest: Interest) -> None:
+        """Report only these changes from now on. If they are more, it may have missed some, and
+        reports so.
+        """
 
 
 class DocumentNotifier:

@@ -108,7 +108,7 @@ def in_database(url: str, state_directory: str) -> tuple[PostgresEngine, setting
     with translate_errors(directory, "make"):
         os.makedirs(directory, mode=0o700, exist_ok=True)
     local = LocalFiles(FileStorage(directory, **parsed.of_storage))
-    return PostgresEngine(database, local, parsed.mutex_timeout_s), parsed
+    return PostgresEngine(database, local, parsed.mutex_timeout_s, directory), parsed
 
 
 def settings_in_database(url: str) -> settings.Settings:

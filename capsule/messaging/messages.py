@@ -49,6 +49,7 @@ from capsule.messaging.unread import (
 )
 from capsule.rules import policy
 from capsule.store.change.appends import earlier_keyed_append, ensure_nothing_newer, keyed_message
+from capsule.store.watchers import StoreWatchers
 
 if TYPE_CHECKING:
     from capsule.format.documents.channels import Channel
@@ -585,13 +586,14 @@ class Messages:
         mail = listener.first_batch()
         if not mail and timeout_s > 0:
             deadline = time.monotonic() + timeout_s
+            watchers = self._owner.inner.object_of(StoreWatchers)
             with self._listening(request.agent):
                 while not mail:
                     left_s = deadline - time.monotonic()
                     if left_s <= 0:
                         break
                     cursor = listener.change_cursor
-                    changes = self._owner.wait_for_changes(cursor, timeout_s=left_s)
+                    changes = watchers.wait_for(listener.interest, cursor, left_s)
                     if not changes.changes:
                         break  # The time is up, or the store was closed.
                     mail = listener.process_changes(changes)
@@ -631,13 +633,14 @@ class Messages:
         mail = await to_thread(listener.first_batch)
         if not mail and timeout_s > 0:
             deadline = time.monotonic() + timeout_s
+            watchers = self._owner.inner.object_of(StoreWatchers)
             with self._listening(request.agent):
                 while not mail:
                     left_s = deadline - time.monotonic()
                     if left_s <= 0:
                         break
                     cursor = listener.change_cursor
-                    changes = await self._owner.await_changes(cursor, timeout_s=left_s)
+                    changes = await watchers.wait_for_in_loop(listener.interest, cursor, left_s)
                     if not changes.changes:
                         break  # The time is up, or the store was closed.
                     mail = await to_thread(listener.process_changes, changes)

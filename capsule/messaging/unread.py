@@ -39,6 +39,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from capsule.engines.changes import Interest
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.read_marks import UnreadFilter, first_unread
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
@@ -718,6 +719,11 @@ class MessageListener:
                 id: state.participation for id, state in self._states.items()
             }
         return batch
+
+    @property
+    def interest(self) -> Interest:
+        """The changes that can bring a message: all but appends where the agent does not take part."""
+        return Interest(appends_in=frozenset(self._states))
 
     def process_changes(self, changes: Changes) -> list[Mail]:
         """Return what is new in the conversations that changed."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.changes import Interest
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.ids import check_id
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: The largest number of changes that are read at once.
 _MAX_CHANGES = 500
+#: A wait shorter than this, in seconds, looks for itself.
+_SHORT_S = 1.0
 
 _log = logging.getLogger("capsule")
 
@@ -48,29 +51,43 @@ class StoreWatchers:
     def __init__(self, store: BaseStore) -> None:
         self.hub: ChangeHub | None = None
         self._store = store
+        self._is_closed = False
         self._thread_lock = threading.Lock()
         #: The active locks that the hub has seen, by conversation. Only its thread uses them.
         self._locks: dict[str, dict[str, Any]] = {}
 
     def watch(self, since: str | None, ids: Iterable[str] | None, stop: StopEvent | None) -> Watch:
         """See `Store.watch`."""
+        return self._watch(_interest(ids), since, stop)
+
+    def _watch(
+        self,
+        interest: Interest,
+        since: str | None,
+        stop: StopEvent | None,
+        *,
+        must_refresh: bool = True,
+    ) -> Watch:
         from capsule.watch.stream import Watch
 
-        checked_ids = _checked_ids(ids)
         if since is not None:
             self._store.queries.advance(since)
         hub = self.ensure_hub()
-        return Watch(hub, self._read, self._cursor(since), checked_ids, stop)
+        cursor = self._cursor(since)
+        return Watch(hub, self._read, cursor, interest, stop, must_refresh=must_refresh)
 
     def wait(
         self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None
     ) -> Changes:
         """See `Store.wait_for_changes`."""
-        checked_ids = _checked_ids(ids)
+        return self.wait_for(_interest(ids), since, timeout_s)
+
+    def wait_for(self, interest: Interest, since: str | None, timeout_s: float | None) -> Changes:
+        """Wait for the changes of an interest. See `Store.wait_for_changes`."""
         hub = self.ensure_hub()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         woken = threading.Event()
-        waiter = hub.waiter(checked_ids, woken.set)
+        waiter = hub.waiter(interest, woken.set, must_refresh=_is_short(timeout_s))
         try:
             result = self._read(waiter, self._cursor(since))
             with hub.listening():
@@ -88,12 +105,18 @@ class StoreWatchers:
         self, since: str | None, ids: Iterable[str] | None, timeout_s: float | None
     ) -> Changes:
         """See `Store.await_changes`."""
+        return await self.wait_for_in_loop(_interest(ids), since, timeout_s)
+
+    async def wait_for_in_loop(
+        self, interest: Interest, since: str | None, timeout_s: float | None
+    ) -> Changes:
+        """Wait for the changes of an interest, in an event loop. See `Store.await_changes`."""
         if since is None:
             import asyncio
 
             loop = asyncio.get_running_loop()
             since = (await loop.run_in_executor(self.ensure_hub().pool, self._store.changes)).cursor
-        async with self.watch(since, ids, None) as watch:
+        async with self._watch(interest, since, None, must_refresh=_is_short(timeout_s)) as watch:
             return await watch.batch(timeout_s)
 
     def _cursor(self, since: str | None) -> str:
@@ -124,18 +147,25 @@ class StoreWatchers:
                     self.hub = ChangeHub(
                         open_tracker, self._read_for_hub, self._release_dead_locks, _MAX_CHANGES
                     )
+                    if self._is_closed:  # While another thread was about to wait.
+                        self.hub.close()
         return self.hub
 
     def close(self) -> None:
-        """End every watch."""
+        """End every watch, and each that begins later."""
+        with self._thread_lock:
+            self._is_closed = True
         if self.hub is not None and self._store.inner.main is None:
             self.hub.close()
 
-    def _read_for_hub(self, since: str | None) -> Changes:
-        """Return the changes after a cursor for the hub, and remember the active locks."""
+    def _read_for_hub(self, since: str | None, must_look: bool) -> Changes:
+        """Return the changes after a cursor for the hub, and remember the active locks.
+
+        `must_look`: the index may lack changes.
+        """
         # Of the whole store: the stores of other agents wait on this hub too.
         queries = self._store.inner.whole_engine.queries()
-        changes = queries.changes(since, _MAX_CHANGES)
+        changes = queries.changes(since, _MAX_CHANGES, refresh=must_look or since is None)
         if since is None:
             from capsule.engines.queries import Filter, ListRequest
 
@@ -180,15 +210,22 @@ class StoreWatchers:
         cursor = since
         while True:
             changes = self._store.queries.changes(cursor, _MAX_CHANGES, refresh=refresh)
-            relevant = [change for change in changes.changes if waiter.wants((change.id,))]
+            relevant = [change for change in changes.changes if waiter.wants(change)]
             if relevant or len(changes.changes) < _MAX_CHANGES:
                 return self._store.inner.with_own_marked(relevant, changes.cursor)
             cursor = changes.cursor
 
 
-def _checked_ids(ids: Iterable[str] | None) -> frozenset[str] | None:
+def _is_short(timeout_s: float | None) -> bool:
+    """Return whether a wait may end before the hub wakes it for what was written before."""
+    return timeout_s is not None and timeout_s < _SHORT_S
+
+
+def _interest(ids: Iterable[str] | None) -> Interest:
+    """Return the interest in all changes of conversations. None: of all conversations."""
     if ids is None:
-        return None
+        return Interest()
     if isinstance(ids, str):
         raise InvalidInput("ids: give a list of ids, not one text")
-    return frozenset(check_id(id) for id in ids)
+    checked_ids = frozenset(check_id(id) for id in ids)
+    return Interest(checked_ids, checked_ids)

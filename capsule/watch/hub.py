@@ -22,14 +22,18 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING
 
+from capsule.engines.changes import Interest
+from capsule.engines.interface import JournalTracker
+from capsule.errors import InvalidInput
 from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from capsule.engines.changes import Changes
+    from capsule.engines.changes import Change, Changes
     from capsule.engines.interface import Tracker
 
 _log = logging.getLogger("capsule")
@@ -43,6 +47,8 @@ _RESCAN_S = 10.0
 _RESCAN_COSTS = 1000
 #: Seconds between two calls of `on_interval`.
 _CHECK_S = 2.0
+#: Seconds between two looks whether the process that watches for this one is still there.
+_FOLLOWING_CHECK_S = 60.0
 #: Seconds before the thread begins again after a failure.
 _RESTART_S = 0.2
 #: Seconds that the thread stays without a waiter: a long poll comes back soon.
@@ -53,20 +59,20 @@ class Waiter:
     """A reader that waits for changes.
 
     Attributes:
-        ids: The documents that it waits for. None: all.
+        interest: The changes that it waits for.
         wake: Is called in the hub's thread, and must return at once.
         must_refresh: Whether it was woken without a known change, so that it must update the index
             itself.
     """
 
-    def __init__(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> None:
-        self.ids = ids
+    def __init__(self, interest: Interest, wake: Callable[[], None]) -> None:
+        self.interest = interest
         self.wake = wake
         self.must_refresh = True
 
-    def wants(self, ids: Collection[str]) -> bool:
-        """Check if it waits for one of these documents."""
-        return self.ids is None or not self.ids.isdisjoint(ids)
+    def wants(self, change: Change) -> bool:
+        """Check if it waits for a change."""
+        return self.interest.includes(change.kind, change.id)
 
 
 class ChangeHub:
@@ -77,7 +83,8 @@ class ChangeHub:
     Args:
         open_tracker: Opens a tracker of the documents.
         read_changes: Returns the changes after a cursor, and the next cursor. Without a cursor: no
-            changes, and the present cursor.
+            changes, and the present cursor. The second argument: whether it must look at the
+            documents first, as the journal may lack changes.
         on_interval: Is called every two seconds, to find changes without a notice: a program that
             was killed writes nothing.
         max_changes: The largest number of changes that `read_changes` returns. If it returns as
@@ -91,7 +98,7 @@ class ChangeHub:
     def __init__(
         self,
         open_tracker: Callable[[], Tracker],
-        read_changes: Callable[[str | None], Changes],
+        read_changes: Callable[[str | None, bool], Changes],
         on_interval: Callable[[], None],
         max_changes: int,
     ) -> None:
@@ -108,6 +115,10 @@ class ChangeHub:
         self._condition = threading.Condition()
         self._is_stopping = False
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
+        #: The tracker while the thread runs, if it can choose, and what it is to report: what any
+        #: waiter wanted since then.
+        self._journal_tracker: JournalTracker | None = None
+        self._interest: Interest | None = None
         self._listener_count = 0
         self._thread: threading.Thread | None = None
         #: Receiver and sender. A byte wakes the thread that waits for the receiver.
@@ -133,12 +144,34 @@ class ChangeHub:
                 self._pool = ThreadPoolExecutor(2, "capsule-changes")
             return self._pool
 
-    def waiter(self, ids: frozenset[str] | None, wake: Callable[[], None]) -> Waiter:
-        """Return a new waiter. The hub drops it when nothing else refers to it."""
-        waiter = Waiter(ids, wake)
+    def waiter(
+        self, interest: Interest, wake: Callable[[], None], *, must_refresh: bool = True
+    ) -> Waiter:
+        """Return a new waiter. The hub drops it when nothing else refers to it.
+
+        Args:
+            interest: The changes that it waits for.
+            wake: See `Waiter`.
+            must_refresh: Whether its first read has all that was written before. Otherwise it may
+                have less, if the hub will wake the waiter for the rest.
+        """
+        waiter = Waiter(interest, wake)
         with self._condition:
             self._waiters.add(waiter)
+            if self._journal_tracker is not None and self._interest is not None:
+                waiter.must_refresh = must_refresh or not self._interest.covers(interest)
+            # What nobody waits for any more stays, since most waiters soon wait again.
+            if self._interest is None:
+                self._interest = interest
+            elif not self._interest.covers(interest):
+                self._interest = self._interest.union(interest)
+            self._choose(self._interest)
         return waiter
+
+    def _choose(self, interest: Interest) -> None:
+        tracker = self._journal_tracker
+        if tracker is not None and tracker.interest != interest:
+            tracker.want(interest)
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, so that it is no longer woken."""
@@ -237,41 +270,80 @@ class ChangeHub:
         """Read the changes whenever a document was touched, until nobody listens."""
         cursor: str | None = None
         tracker: Tracker | None = None
+        is_following = False
+        must_look = True
         try:
             while True:
                 # Opened before the changes are read, so that none is missed in between.
-                tracker = tracker or self._open_tracker()
+                if tracker is None:
+                    tracker = self._open_tracker()
+                    self._begin_tracking(tracker)
+                if isinstance(tracker, JournalTracker) and tracker.is_following != is_following:
+                    is_following = tracker.is_following
+                    cursor = None  # From now on this process watches what another one did.
                 began_s = time.monotonic()
-                cursor = self._wake_for_changes(cursor)
+                cursor = self._wake_for_changes(cursor, must_look)
                 read_s = time.monotonic() - began_s
                 if not self._has_listener():
                     return
-                self._await_touch(receiver, tracker, max(_RESCAN_S, _RESCAN_COSTS * read_s))
+                must_look = self._await_touch(
+                    receiver, tracker, max(_RESCAN_S, _RESCAN_COSTS * read_s)
+                )
                 tracker = tracker if tracker.is_open else None
         finally:
+            with self._condition:
+                self._journal_tracker = None
+                self._interest = None
             if tracker is not None:
                 tracker.close()
 
-    def _await_touch(self, receiver: socket.socket, tracker: Tracker, timeout_s: float) -> None:
-        """Wait until a document was touched, the tracker no longer knows, or `timeout_s` is over."""
+    def _begin_tracking(self, tracker: Tracker) -> None:
+        """Tell a new tracker what the waiters want, if it can choose."""
+        with self._condition:
+            if isinstance(tracker, JournalTracker):
+                self._journal_tracker = tracker
+                interests = [waiter.interest for waiter in self._waiters]
+                self._interest = None
+                if interests:
+                    self._interest = reduce(Interest.union, interests)
+                    self._choose(self._interest)
+
+    def _await_touch(self, receiver: socket.socket, tracker: Tracker, timeout_s: float) -> bool:
+        """Wait until a document was touched, the tracker no longer knows, or `timeout_s` is over.
+
+        Returns whether the journal may lack changes. One that a tracker of the journal reports is
+        there.
+        """
         deadline = time.monotonic() + timeout_s
+        journal_tracker = tracker if isinstance(tracker, JournalTracker) else None
         while not self._is_stopping:
             remaining_s = deadline - time.monotonic()
-            is_touched = _wait(receiver, tracker, min(remaining_s, _CHECK_S))
-            if is_touched:
+            is_following = journal_tracker is not None and journal_tracker.is_following
+            pause_s = _FOLLOWING_CHECK_S if is_following else min(max(remaining_s, 0.0), _CHECK_S)
+            is_touched = _wait(receiver, tracker, pause_s)
+            if is_touched and journal_tracker is None:
                 _wait(receiver, None, _GATHER_S)
-            else:
+            elif not (is_touched or is_following):
                 self._on_interval()
-            if tracker.changed_ids() != set() or remaining_s <= _CHECK_S:
-                return
+            ids = tracker.changed_ids()
+            if ids != set():
+                return ids is None or journal_tracker is None
+            if remaining_s <= _CHECK_S and journal_tracker is None:
+                return True
+        return True
 
-    def _wake_for_changes(self, cursor: str | None) -> str | None:
+    def _wake_for_changes(self, cursor: str | None, must_look: bool) -> str | None:
         """Read the changes after a cursor, and wake the waiters for them. Returns the next
         cursor.
         """
         while not self._is_stopping:
             try:
-                changes = self._read_changes(cursor)
+                changes = self._read_changes(cursor, must_look)
+            except InvalidInput:
+                # The store was restored, and refuses the cursors of before. Each waiter reads with its
+                # own cursor, and gets the error.
+                self._wake(None)
+                return None
             except Exception as error:
                 # Every waiter reads for itself then, and gets the error in its own thread.
                 _log.debug("looking for changes failed: %s", error)
@@ -280,17 +352,22 @@ class ChangeHub:
             if cursor is None:
                 self._wake(None)  # Earlier changes may have woken no waiter.
             elif changes.changes:
-                self._wake({change.id for change in changes.changes})
+                self._wake(changes.changes)
             cursor = changes.cursor
             if len(changes.changes) < self.max_changes:
                 break
         return cursor
 
-    def _wake(self, ids: Collection[str] | None) -> None:
+    def _wake(self, changes: Collection[Change] | None) -> None:
+        """Wake the waiters for changes. None: all of them, for changes that are not known."""
         with self._condition:
-            waiters = [waiter for waiter in self._waiters if ids is None or waiter.wants(ids)]
+            waiters = [
+                waiter
+                for waiter in self._waiters
+                if changes is None or any(map(waiter.wants, changes))
+            ]
         for waiter in waiters:
-            if ids is None:
+            if changes is None:
                 waiter.must_refresh = True
             waiter.wake()
 

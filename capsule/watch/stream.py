@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
 
-from capsule.engines.changes import Change, Changes
+from capsule.engines.changes import Change, Changes, Interest
 from capsule.watch.hub import ChangeHub, Waiter
 
 
@@ -42,8 +42,9 @@ class Watch:
         read: Reads the changes after a cursor. Is called in a thread of the hub. It updates the
             index of the store first, if the waiter has `must_refresh`.
         cursor: The cursor to start from.
-        ids: Report only these conversations. None: all.
+        interest: The changes that it reports.
         stop: The event that ends it.
+        must_refresh: See `ChangeHub.waiter`.
     """
 
     def __init__(
@@ -51,8 +52,10 @@ class Watch:
         hub: ChangeHub,
         read: Callable[[Waiter, str], Changes],
         cursor: str,
-        ids: frozenset[str] | None,
+        interest: Interest,
         stop: StopEvent | None,
+        *,
+        must_refresh: bool = True,
     ) -> None:
         self._hub = hub
         self._read = read
@@ -66,7 +69,7 @@ class Watch:
         self._woken.set()  # The first call reads without waiting.
         self._ready: deque[Change] = deque()
         self._is_ended = False
-        self._waiter = hub.waiter(ids, self._wake)
+        self._waiter = hub.waiter(interest, self._wake, must_refresh=must_refresh)
 
     @property
     def cursor(self) -> str:

@@ -34,7 +34,7 @@ from capsule.engines.postgres import change_events, layout, schema
 from capsule.engines.postgres.beside import PostgresFiles, PostgresTrash
 from capsule.engines.postgres.change_events import Events
 from capsule.engines.postgres.exclusive import DocumentLock, lock_document
-from capsule.engines.postgres.feed import Feed
+from capsule.engines.postgres.feed import Feed, FeedTracker
 from capsule.engines.postgres.layout import RowState
 from capsule.engines.postgres.leases import PostgresLeases
 from capsule.engines.postgres.transaction import Place, PostgresTransaction
@@ -62,7 +62,6 @@ from capsule.ids import check_id
 from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
-    from capsule.disk.directory_tracker import TouchedNames
     from capsule.engines.index.queries import IndexQueries
     from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.postgres.database import PostgresDatabase
@@ -115,17 +114,22 @@ class PostgresEngine:
         database: The database. The caller has checked its schema.
         local: The documents of this machine.
         timeout_s: How long to wait for a document that another thread writes, in seconds.
+        directory: The directory of this machine's files of the store. See `Feed`.
     """
 
     def __init__(
-        self, database: PostgresDatabase, local: LocalDocuments, timeout_s: float = 10.0
+        self,
+        database: PostgresDatabase,
+        local: LocalDocuments,
+        timeout_s: float = 10.0,
+        directory: str | None = None,
     ) -> None:
         self.database = database
         self.local = local
         local.of_store = {"cursors": lambda: schema.key(database)}
         self._timeout_s = timeout_s
-        self.feed = Feed(database)
-        self.leases = PostgresLeases(database)
+        self.feed = Feed(database, directory)
+        self.leases = PostgresLeases(database, self.feed.renew_leases)
         self.files = PostgresFiles(database)
         self.trash = PostgresTrash(database, self._restore, lambda: self.index.refresh())
         self._writer = DocumentWriter(database, self.feed.notify_soon)
@@ -481,7 +485,7 @@ class PostgresEngine:
             self._index = self._index or PostgresIndex(self.feed)
             return self._index
 
-    def tracker(self, kind: str | None = None) -> TouchedNames:
+    def tracker(self, kind: str | None = None) -> FeedTracker:
         return self.feed.tracker(kind)
 
     def flush(self, kind: str = "", id: str = "") -> int:

@@ -5,76 +5,146 @@ transaction and the timeline of the server) and a number (`seq`). A cursor names
 is the number below which no transaction is open any more.
 
 Two threads of a process serve those who wait. After a commit, `_CommitNotifier` sends a notice
-(NOTIFY) if any process listens. `_ChangeListener` receives the notices of all processes, reads the
-new rows, and touches the trackers of this process. A notice only wakes: if it is lost, the listener
-looks each second anyway. After an error, the listener connects again, and reports that anything may
-have changed.
+(NOTIFY) if any process listens. `FeedHub` gets the new changes, by its own connection or from
+another process of this machine, keeps the latest of them (`FeedWindow`), and touches the trackers
+of this process. If the database can't be reached, it reports that anything may have changed.
 
 What must stay true:
 - A reader of the feed gets only rows below the horizon, so no row appears later before one that it
   has read. The timeline keeps this true if a standby takes over that lacks the last transactions and
   uses their numbers again: places of the new timeline are greater than all earlier ones.
+- A cursor is accepted only if the change that it names is in the feed. So a database that was
+  restored from an earlier copy of its files, and uses the same numbers for other changes, refuses it.
 - A notice is sent after the commit, and at most every few milliseconds. In the transaction of the
   write, it would make all writers wait for each other.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import select
 import threading
 import time
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import orjson
 
 from capsule.disk.directory_tracker import TouchedNames
-from capsule.engines.changes import Change
+from capsule.engines.changes import Change, Interest
 from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.postgres.feed_hub import Demand, FeedHub
+from capsule.engines.postgres.feed_reader import FeedNews, FeedRow
+from capsule.engines.postgres.feed_window import FeedWindow
 from capsule.engines.postgres.layout import tag_of
-from capsule.errors import CapsuleError, InvalidInput, Refused
+from capsule.errors import CapsuleError, InvalidInput
 from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
     from capsule.engines.postgres.database import PostgresDatabase
 
-_log = logging.getLogger("capsule")
 #: The pause between two notices of one process, in seconds.
 _NOTICE_INTERVAL_S = 0.005
-#: The pause between two reads of a listener: while some rows are not below the horizon, and else.
-_PENDING_INTERVAL_S = 0.02
-_READ_INTERVAL_S = 1.0
+#: How often it is checked whether anybody listens.
+_CHECK_INTERVAL_S = 1.0
 #: How long a notice waits for the writes of other processes, which it reports too.
 _SHARED_S = 0.003
+#: How long a new tracker waits until the hub follows the feed.
+_READY_TIMEOUT_S = 10.0
 #: How long a query waits until all acknowledged changes are below the horizon.
 _HORIZON_TIMEOUT_S = 0.5
-#: How long the registration of a listener is valid.
-_REGISTRATION_S = 20.0
-#: The number of rows that a listener reads at once.
-_PAGE_SIZE = 10_000
+#: The state of the feed, and the changes after a cursor. Without changes there is one row, whose other
+#: columns are NULL. The state is the generation, the place of the last change that was pruned, the
+#: place up to which the feed is read, and whether it has the change that the cursor names. A cursor
+#: from before a change has the number before it, and one that an agent got from the owner has none.
+#: Changes that were pruned, or that a standby lacked when it took over, are not looked for.
+_CHANGES_AFTER = """
+    SELECT generation, pruned, @in_timeline(horizon::text::bigint), is_in_feed,
+        place, seq, id, event, told, count, tag, was, @stamp(at)
+    FROM (
+        SELECT *, %(place)s <= pruned OR %(place)s < @in_timeline(0) OR EXISTS (
+            SELECT FROM @changes WHERE place = %(place)s AND event <> ''
+            AND (%(seq)s = 0 OR seq BETWEEN %(seq)s AND %(seq)s + 1)
+        ) AS is_in_feed
+        FROM (
+            SELECT
+                (SELECT value FROM @meta WHERE key = 'generation') AS generation,
+                (SELECT value::bigint FROM @meta WHERE key = 'pruned') AS pruned,
+                pg_snapshot_xmin(
+                    coalesce(%(snapshot)s::pg_snapshot, pg_current_snapshot())
+                ) AS horizon
+        ) AS state
+    ) AS of_cursor
+    LEFT JOIN LATERAL (
+        SELECT * FROM @changes
+        WHERE (place, seq) > (%(place)s, %(seq)s) AND xid < of_cursor.horizon
+            AND kind = %(kind)s AND event <> ''
+        ORDER BY place, seq LIMIT %(limit)s
+    ) AS new ON true
+    ORDER BY place, seq
+"""
+#: The generation, and the last change. Without changes the other columns are NULL.
+_LAST_CHANGE = """
+    SELECT generation, @in_timeline(horizon::text::bigint), place, seq
+    FROM (
+        SELECT (SELECT value FROM @meta WHERE key = 'generation') AS generation,
+            pg_snapshot_xmin(coalesce(%s::pg_snapshot, pg_current_snapshot())) AS horizon
+    ) AS state
+    LEFT JOIN LATERAL (
+        SELECT place, seq FROM @changes WHERE xid < state.horizon AND event <> ''
+        ORDER BY place DESC, seq DESC LIMIT 1
+    ) AS last ON true
+"""
+
+
+class FeedTracker(TouchedNames):
+    """Collects the documents of one kind, or of all, that are written. See `JournalTracker`.
+
+    Args:
+        kind: The kind. None: all kinds.
+        feed: The feed.
+    """
+
+    def __init__(self, kind: str | None, feed: Feed) -> None:
+        super().__init__()
+        self.kind = kind
+        self.interest = Interest()
+        self._feed = feed
+
+    @property
+    def is_following(self) -> bool:
+        return self._feed.is_following
+
+    def want(self, interest: Interest) -> None:
+        self.interest = interest
+        self._feed.update_demand()
 
 
 class Feed:
-    """The feed of one store. Several threads may use it."""
+    """The feed of one store. Several threads may use it.
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    Args:
+        database: The database.
+        directory: The directory of this machine's files of the store, in which the processes that
+            wait for changes meet. None: each reads the feed itself.
+    """
+
+    def __init__(self, database: PostgresDatabase, directory: str | None = None) -> None:
         self.database = self._database = database
         self.channel = f"capsule_{database.address.schema}"
+        self._directory = directory
+        self._hub: FeedHub | None = None
         self._reset_after_fork()
         call_in_child(self, Feed._reset_after_fork)
 
     def _reset_after_fork(self) -> None:
         self._thread_lock = threading.Lock()
-        self._trackers: weakref.WeakKeyDictionary[TouchedNames, str | None] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._listener: _ChangeListener | None = None
+        self._trackers: weakref.WeakSet[FeedTracker] = weakref.WeakSet()
+        if self._hub is not None:
+            self._hub.close_in_child()
+        self._hub = None
         self._notifier: _CommitNotifier | None = None
+        self._window = FeedWindow()
 
     # -- Reading it --------------------------------------------------------------------------------
 
@@ -101,55 +171,79 @@ class Feed:
                 return
 
     def changes(
-        self, generation: str, snapshot: str, cursor: Cursor | None, limit: int
+        self, since: str | None, limit: int, snapshot: str | None = None
     ) -> tuple[list[Change], str]:
         """Return the changes of conversations after a cursor, and the cursor after the last one.
 
         Args:
-            generation: The generation of the database.
-            snapshot: A snapshot of PostgreSQL. Its horizon is used, so that the changes fit to the
-                index that was read in this snapshot.
-            cursor: The cursor. None: no changes, but the cursor of the last one.
+            since: The cursor. None: no changes, but the cursor of the last one.
             limit: The largest number of changes.
+            snapshot: A snapshot of PostgreSQL. Its horizon is used, so that the changes fit to what
+                was read in this snapshot. None: the present one.
 
-        Raises InvalidInput if the cursor is of an earlier generation. Cost: one round trip.
+        Raises InvalidInput if the cursor is of an earlier generation, older than the feed, or names
+        a change that the feed lacks. Cost: one round trip.
         """
-        if cursor is None:
-            row = self._database.first_row(
-                "SELECT place, seq FROM @changes WHERE xid < pg_snapshot_xmin(%s::pg_snapshot) "
-                "AND event <> ''"
-                " ORDER BY place DESC, seq DESC LIMIT 1",
-                snapshot,
-            )
-            place, seq = row or (0, 0)
-            return [], str(Cursor(generation, seq, place))
+        if since is None:
+            ((generation, end, place, seq),) = self._database.read(_LAST_CHANGE, snapshot)
+            cursor = str(Cursor(generation, seq or 0, place or 0))
+            self._note_cursor(cursor, end)
+            return [], cursor
+        cursor_of = Cursor.parse(since)
         # The beginning is the same in all generations.
-        is_at_beginning = cursor.seq <= 1 and cursor.time_ms == 0
-        if cursor.generation != generation and not is_at_beginning:
-            raise InvalidInput(
-                "that cursor is of an earlier state of this database, which was restored since; "
-                "take a new one"
-            )
-        place = 0 if is_at_beginning else cursor.time_ms
-        seq = 0 if is_at_beginning else cursor.seq
-        rows = self._database.read(
-            "SELECT place, seq, id, event, told, count, tag, was, @stamp(at) FROM @changes"
-            " WHERE (place, seq) > (%s, %s) AND xid < pg_snapshot_xmin(%s::pg_snapshot)"
-            " AND kind = %s AND event <> '' ORDER BY place, seq LIMIT %s",
-            place,
-            seq,
-            snapshot,
-            CONVERSATIONS,
-            limit,
-        )
-        changes = []
-        skip = cursor.skip
-        for row in rows:
-            changes.append(_change(generation, skip, *row))
-            skip = 0  # Only the first change was returned in part before.
-        if not changes:
-            return [], str(Cursor(generation, seq, place, cursor.skip))
-        return changes, changes[-1].cursor
+        is_at_beginning = cursor_of.seq <= 1 and cursor_of.time_ms == 0
+        seq = 0 if is_at_beginning else cursor_of.seq
+        values: dict[str, Any] = {
+            "place": cursor_of.time_ms,
+            "seq": seq,
+            "snapshot": snapshot,
+            "kind": CONVERSATIONS,
+            "limit": limit,
+        }
+        rows = self._database.read(_CHANGES_AFTER, named=values)
+        generation, pruned_place, end, is_in_feed, *_ = rows[0]
+        if not is_at_beginning:
+            if cursor_of.generation != generation:
+                raise InvalidInput(
+                    "that cursor is of an earlier state of this database, which was restored "
+                    "since; take a new one"
+                )
+            if 0 < cursor_of.time_ms < pruned_place:
+                raise InvalidInput(
+                    "that cursor is older than the changes that the database keeps; take a new one"
+                )
+            if not is_in_feed:
+                raise InvalidInput(
+                    "that cursor names a change that this database does not have: it was "
+                    "restored from an earlier copy; take a new cursor, and read again what "
+                    "you follow"
+                )
+        position = cursor_of._replace(generation=generation, seq=seq)
+        changes = [row[4:] for row in rows if row[4] is not None]
+        found = _with_cursors(position, [FeedRow._make(row) for row in changes])
+        if len(changes) < limit:
+            self._note_cursor(found[1], end)
+        return found
+
+    def new_changes(self, since: str, limit: int) -> tuple[list[Change], str] | None:
+        """Return changes as `changes`, from those that the hub of this process was told of.
+
+        They are complete for what the trackers of this process want. Returns None if they do not
+        reach back to the cursor: then the database must be asked. Cost: no round trip.
+        """
+        cursor = Cursor.parse(since)
+        with self._thread_lock:
+            rows = self._window.rows_after(cursor, limit)
+            if rows is None:
+                return None
+            found = _with_cursors(cursor, rows)
+            if len(rows) < limit:
+                self._window.note_cursor(found[1], self._window.end)
+            return found
+
+    def _note_cursor(self, cursor: str, read_until: int) -> None:
+        with self._thread_lock:
+            self._window.note_cursor(cursor, read_until)
 
     # -- Notices -----------------------------------------------------------------------------------
 
@@ -161,58 +255,104 @@ class Feed:
             if time.monotonic() > self._notifier.quiet_until_s:
                 self._notifier.is_due.set()
 
-    def tracker(self, kind: str | None) -> TouchedNames:
+    def tracker(self, kind: str | None) -> FeedTracker:
         """Return an object that collects the documents that are written from now on.
 
-        See `Engine.tracker`. The first one starts the thread of the listener.
+        See `Engine.tracker`. The first one starts the thread of the hub, and waits until it follows
+        the feed.
         """
-        tracker = TouchedNames()
+        tracker = FeedTracker(kind, self)
         with self._thread_lock:
-            self._trackers[tracker] = kind
-            if self._listener is None:
-                self._listener = _ChangeListener(self._database, self.channel, self._touch)
+            self._trackers.add(tracker)
+            if self._hub is None:
+                self._hub = FeedHub(
+                    self._database, self.channel, self._directory, self._demand, self._deliver
+                )
+            hub = self._hub
+        hub.update_demand()
+        if hub.is_ready.wait(_READY_TIMEOUT_S):
+            tracker.changed_ids()  # What happened before.
         return tracker
 
-    def _touch(
-        self, documents: list[tuple[str, str]] | None, *, is_second_report: bool = False
-    ) -> None:
-        """Pass changed documents (kinds and ids) to the trackers. None: any may have changed.
+    @property
+    def is_following(self) -> bool:
+        """Whether another process of this machine reads the feed for this one."""
+        hub = self._hub
+        return hub is not None and hub.is_following
 
-        A second report goes only to trackers of one kind, as these wake readers of the feed.
+    def renew_leases(self, holder: str) -> set[str] | None:
+        """Have the process that reads the feed for this one renew the leases of a holder. See
+        `FeedHub.renew_leases`.
         """
+        hub = self._hub
+        return None if hub is None else hub.renew_leases(holder)
+
+    def update_demand(self) -> None:
+        """Tell the hub that a tracker wants something else."""
+        hub = self._hub
+        if hub is not None:
+            hub.update_demand()
+
+    def _demand(self) -> Demand:
+        """Return what the trackers of this process want."""
         with self._thread_lock:
-            trackers = [
-                (tracker, kind_filter)
-                for tracker, kind_filter in self._trackers.items()
-                if kind_filter or not is_second_report
-            ]
-        for tracker, kind_filter in trackers:
-            if documents is None:
-                tracker.touch(None)
-            elif kind_filter is None:
-                tracker.touch([f"{kind}-{id}" for kind, id in documents])
+            trackers = [tracker for tracker in self._trackers if tracker.is_open]
+        interest: Interest | None = None
+        has_documents = False
+        for tracker in trackers:
+            if tracker.kind == CONVERSATIONS:
+                interest = (
+                    tracker.interest if interest is None else interest.union(tracker.interest)
+                )
             else:
-                tracker.touch([id for kind, id in documents if kind == kind_filter])
+                has_documents = True
+        return Demand(interest, has_documents)
+
+    def _deliver(self, news: FeedNews) -> None:
+        """Keep new changes, and touch the trackers that want them. The hub's thread calls it."""
+        with self._thread_lock:
+            self._window.add(news)
+            trackers = [*self._trackers]
+        is_unsure = not news.generation or news.start is not None
+        for tracker in trackers:
+            if is_unsure:
+                tracker.touch(None)
+            if tracker.kind == CONVERSATIONS:
+                includes = tracker.interest.includes
+                tracker.touch([row.id for row in news.changes if includes(row.event, row.id)])
+            elif tracker.kind is None:
+                tracker.touch([f"{kind}-{id}" for kind, id in news.documents])
+            else:
+                tracker.touch([id for kind, id in news.documents if kind == tracker.kind])
 
     def close(self) -> None:
         """End the threads. A notice that is due is sent first."""
         with self._thread_lock:
             notifier = self._notifier
-            listener = self._listener
+            hub = self._hub
             self._notifier = None
-            self._listener = None
+            self._hub = None
+            self._window = FeedWindow()
         if notifier is not None:
             notifier.close()
-        if listener is not None:
-            listener.close()
+        if hub is not None:
+            hub.close()
 
 
-def _change(
-    generation: str, skip: int, place: int, seq: int, id: str, event: str, *columns: Any
-) -> Change:
+def _with_cursors(cursor: Cursor, rows: list[FeedRow]) -> tuple[list[Change], str]:
+    """Return the changes of the rows after a cursor, and the cursor after the last of them."""
+    changes = []
+    skip = cursor.skip
+    for row in rows:
+        changes.append(_change(cursor.generation, skip, row))
+        skip = 0  # Only the first change was returned in part before.
+    return changes, changes[-1].cursor if changes else str(cursor)
+
+
+def _change(generation: str, skip: int, row: FeedRow) -> Change:
     """Return the change of a row. `skip`: this many of its messages were returned before."""
-    encoded_fields, count, tag, previous_tag, time_at = columns
-    fields = orjson.loads(encoded_fields)
+    event = row.event
+    fields = orjson.loads(row.fields)
     for name in ("messages", "removed", "fields"):
         if name in fields:
             fields[name] = tuple(fields[name])
@@ -221,10 +361,10 @@ def _change(
         event = "appended"
         fields["messages"] = fields["messages"][skip:]
     if event != "appended":
-        fields |= {"tag": tag_of(tag), "was": tag_of(previous_tag)}
-    before = str(Cursor(generation, seq - 1, place, skip))
-    cursor = str(Cursor(generation, seq, place))
-    return Change(event, id, time_at, cursor, count=count, before=before, **fields)
+        fields |= {"tag": tag_of(row.tag), "was": tag_of(row.previous_tag)}
+    before = str(Cursor(generation, row.seq - 1, row.place, skip))
+    cursor = str(Cursor(generation, row.seq, row.place))
+    return Change(event, row.id, row.time, cursor, count=row.message_count, before=before, **fields)
 
 
 class _CommitNotifier:
@@ -236,7 +376,7 @@ class _CommitNotifier:
         #: No notices are sent until then, as nobody listened a moment ago. A new listener looks each
         #: second anyway.
         self.quiet_until_s = 0.0
-        self._checked_at_s = -_READ_INTERVAL_S
+        self._checked_at_s = -_CHECK_INTERVAL_S
         #: Set if something was committed since the last notice.
         self.is_due = threading.Event()
         self._is_closed = False
@@ -256,11 +396,11 @@ class _CommitNotifier:
 
     def _notify_listeners(self) -> None:
         """Send a notice. Once a second, check first whether anybody listens."""
-        if time.monotonic() - self._checked_at_s >= _READ_INTERVAL_S:
+        if time.monotonic() - self._checked_at_s >= _CHECK_INTERVAL_S:
             self._checked_at_s = time.monotonic()
             statement = "SELECT 1 FROM @listeners WHERE expires > clock_timestamp() LIMIT 1"
             if self._database.first_row(statement) is None:
-                self.quiet_until_s = self._checked_at_s + _READ_INTERVAL_S
+                self.quiet_until_s = self._checked_at_s + _CHECK_INTERVAL_S
         if time.monotonic() > self.quiet_until_s:
             # One process at a time sends a notice for all. It arrives when its transaction ends,
             # after the writes of the meantime. Its commit need not be durable.
@@ -276,124 +416,3 @@ class _CommitNotifier:
         self._is_closed = True
         self.is_due.set()
         self._thread.join()
-
-
-class _ChangeListener:
-    """A thread that reports which documents any process has written.
-
-    It reports a change when it is committed, and again when its transaction is below the horizon.
-    """
-
-    def __init__(self, database: PostgresDatabase, channel: str, touch: Any) -> None:
-        self._database = database
-        self._channel = channel
-        self._touch = touch
-        self._wake_fd, self._wake_write_fd = os.pipe()
-        self._id = uuid4()
-        self._registered_until_s = 0.0
-        #: The rows from this transaction on are read each time.
-        self._first_xid = self._horizon()
-        #: The numbers of the rows that were reported, and of those to be reported a second time.
-        self._reported: set[int] = {row[1] for row in self._rows()}
-        self._pending: set[int] = set()
-        self._thread = threading.Thread(target=self._run, name="capsule-feed", daemon=True)
-        self._thread.start()
-
-    def _horizon(self) -> int:
-        row = self._database.first_row(
-            "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-        )
-        return int(row[0]) if row else 0
-
-    def _run(self) -> None:
-        connection: Any = None
-        is_lost = False
-        while True:
-            try:
-                if connection is None:
-                    connection = self._database.connect()
-                    connection.execute(f'LISTEN "{self._channel}"')
-                list(connection.notifies(timeout=0))
-                if is_lost:  # A standby that took over may use numbers again.
-                    self._first_xid = self._horizon()
-                    self._reported = set()
-                    self._pending = set()
-                self._register_listener()
-                self._report_changes()
-                if is_lost:
-                    self._touch(None)
-                    is_lost = False
-            except Exception as error:
-                # After any error, the owners of trackers look themselves, and the loop connects again.
-                _log.debug("the feed is interrupted: %s", type(error).__name__)
-                self._touch(None)
-                is_lost = True
-                if connection is not None:
-                    connection.close()
-                connection = None
-            fds = [self._wake_fd]
-            if connection is not None:
-                fds.append(connection.fileno())
-            timeout_s = _PENDING_INTERVAL_S if self._pending else _READ_INTERVAL_S
-            ready, _, _ = select.select(fds, [], [], timeout_s)
-            if self._wake_fd in ready:
-                break
-        if connection is not None:
-            connection.close()
-        os.close(self._wake_fd)
-
-    def _register_listener(self) -> None:
-        """Register this listener for 20 s, so that writers send notices."""
-        if time.monotonic() > self._registered_until_s:
-            self._registered_until_s = time.monotonic() + _REGISTRATION_S / 2
-            with suppress(Refused):  # A role that may only read works without notices.
-                self._database.write(
-                    "INSERT INTO @listeners VALUES (%s, clock_timestamp() + %s * interval '1 "
-                    "second')"
-                    " ON CONFLICT (id) DO UPDATE SET expires = excluded.expires",
-                    *(self._id, _REGISTRATION_S),
-                )
-
-    def _report_changes(self) -> None:
-        """Report documents that were written since the last call.
-
-        Report a change again when its transaction passes the horizon: only then can readers of the
-        feed see it.
-        """
-        rows = self._rows()
-        if not rows:
-            return
-        last_xid, _, _, _, horizon = rows[-1]
-        if len(rows) == _PAGE_SIZE:  # More rows may follow from this transaction on.
-            horizon = min(horizon, last_xid)
-        written = [(kind, id) for _, seq, kind, id, _ in rows if seq not in self._reported]
-        passed = [
-            (kind, id) for xid, seq, kind, id, _ in rows if seq in self._pending and xid < horizon
-        ]
-        self._first_xid = horizon
-        self._reported = {seq for xid, seq, *_ in rows if xid >= horizon}
-        self._pending = set(self._reported)
-        if written:
-            self._touch(written)
-        if passed:
-            self._touch(passed, is_second_report=True)
-
-    def _rows(self) -> list[tuple[Any, ...]]:
-        """Return transaction, number, kind and id of the next rows, each with the horizon."""
-        return self._database.read(
-            "SELECT xid::text::bigint, seq, kind, id, "
-            "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
-            " FROM @changes WHERE xid >= %s::text::xid8 ORDER BY xid, seq LIMIT %s",
-            str(self._first_xid),
-            _PAGE_SIZE,
-        )
-
-    def close(self) -> None:
-        """End the thread, and remove its registration and those that expired."""
-        os.write(self._wake_write_fd, b"x")
-        self._thread.join()
-        with suppress(CapsuleError):
-            self._database.write(
-                "DELETE FROM @listeners WHERE id = %s OR expires < clock_timestamp()", self._id
-            )
-        os.close(self._wake_write_fd)

@@ -47,7 +47,7 @@ from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres import layout
 from capsule.engines.postgres.rows import PostgresIndexWriter
 from capsule.engines.postgres.tables import IndexTables
-from capsule.errors import CapsuleError, InvalidInput
+from capsule.errors import CapsuleError
 from capsule.format.documents.head import Head
 
 if TYPE_CHECKING:
@@ -70,8 +70,6 @@ _MAX_SNAPSHOT_AGE = 1_000
 _LAST_STAMP = 1 << 62
 #: A snapshot that shows no transaction.
 _EMPTY_SNAPSHOT = "1:1:"
-#: Given as the ids of conversations if only the feed is read.
-_FEED: frozenset[str] = frozenset()
 #: Waits for another process that updates the index, up to the timeout in `_WRITE`.
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 0))"
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL search_path = {}"
@@ -85,10 +83,9 @@ _WRITE = (
 #: number taken from a column would have PostgreSQL read the whole table.
 _UNINDEXED = f"""FROM changes WHERE xid >= %s::text::xid8
     AND NOT pg_visible_in_snapshot(xid, %s::text::pg_snapshot) AND kind = '{CONVERSATIONS}'"""
-#: Describes the index and the database: generations, stamp, snapshots, the last deleted change, and the
-#: conversations with a newer stamp than a given one.
-_INDEX_STATE = """SELECT generation || in_timeline(0), (SELECT value FROM meta WHERE key = 'generation'), stamp,
-    snapshot, pg_current_snapshot()::text, (SELECT value::bigint FROM meta WHERE key = 'pruned'),
+#: Describes the index and the database: generation, stamp, snapshots, and the conversations with a newer
+#: stamp than a given one.
+_INDEX_STATE = """SELECT generation || in_timeline(0), stamp, snapshot, pg_current_snapshot()::text,
     ARRAY(SELECT id FROM capsules WHERE stamp > %s) FROM indexed"""
 _LACKS_NOTHING = f"SELECT (SELECT xid {_UNINDEXED} ORDER BY xid LIMIT 1) IS NULL"
 #: The conversations that changed since the snapshot of the index, and all of them, each as an SQL
@@ -210,13 +207,8 @@ class PostgresIndex(Index):
         super()._reset()
         self.generation = ""
         self._stamp = 0
-        # The state of the database in the transaction of the present query.
-        self._database_generation = ""
-        self._current_snapshot = ""
         #: The snapshot of the index.
         self._snapshot = ""
-        #: The place of the last change that was deleted from the feed.
-        self._pruned_place = 0
         #: Whether the feed was read without the index, so that the next query must update that.
         self.needs_update = False
 
@@ -226,12 +218,12 @@ class PostgresIndex(Index):
         ids: Iterable[str] | None = None,
         progress: Progress | None = None,
     ) -> T:
-        """Run a query on the index, which is updated first. `ids`: `_FEED` and () need no update."""
+        """Run a query on the index, which is updated first. `ids`: () needs no update."""
         if os.getpid() != self._pid:
             self._after_fork()
         with self._thread_lock:
             required = _Freshness.UP_TO_DATE
-            if ids is _FEED or (ids == () and not self.needs_update):
+            if ids == () and not self.needs_update:
                 required = _Freshness.STALE_OK
             while True:
                 answer = self._source.retry(partial(self._try_query, act, required))
@@ -268,14 +260,11 @@ class PostgresIndex(Index):
         # Without cached heads, none of them is stale.
         since = _LAST_STAMP if self._heads is None else self._stamp
         ((*row, stale_ids),) = tables.query(_INDEX_STATE, since)
-        generation, database_generation, stamp, indexed, current, pruned_place = row
+        generation, stamp, indexed, current = row
         if generation != self.generation:
             self._reset()
         self.generation = generation
-        self._database_generation = database_generation
         self._stamp = stamp
-        self._pruned_place = pruned_place
-        self._current_snapshot = current
         self._stale_ids.update(stale_ids)
         # The feed is read up to the snapshot of the index, which has the permissions of its readers.
         if indexed is None:  # It was never complete.
@@ -412,21 +401,9 @@ class PostgresIndex(Index):
             f"coalesce(('{since}'::jsonb ->> ({{}})::text)::bigint, {ALWAYS_MS})",
         )
 
-    def changes(
-        self, db: Any, since: str | None, limit: int, *, of_all: bool = False
-    ) -> tuple[list[Change], str]:
-        """Return changes; see `Index.changes`.
-
-        `of_all` is for the owner, whose changes need no permission check. With it, the changes that
-        are not indexed yet are returned too.
-        """
-        cursor = None if since is None else journal.Cursor.parse(since)
-        if cursor is not None and 0 < cursor.time_ms < self._pruned_place:
-            raise InvalidInput(
-                "that cursor is older than the changes that the database keeps; take a new one"
-            )
-        snapshot = self._current_snapshot if of_all else self._snapshot
-        return self.feed.changes(self._database_generation, snapshot, cursor, limit)
+    def changes(self, db: Any, since: str | None, limit: int) -> tuple[list[Change], str]:
+        """Return the changes that are indexed; see `Index.changes`."""
+        return self.feed.changes(since, limit, self._snapshot)
 
 
 class PostgresQueries(IndexQueries):
@@ -447,17 +424,25 @@ class PostgresQueries(IndexQueries):
         )
 
     def changes(self, since: str | None, limit: int, *, refresh: bool = True) -> Changes:
-        """Waits up to 0.5 s for transactions that are open in the database."""
+        """Waits up to 0.5 s for transactions that are open in the database.
+
+        Without `refresh`, the owner gets what the hub of this process was told of.
+        """
+        feed = self._index.feed
         if refresh:
-            self._index.feed.wait_for_horizon()
+            feed.wait_for_horizon()
         if self._asker is not None:
             return super().changes(since, limit, refresh=refresh)
         from capsule.engines.changes import Changes
 
-        place = None if since is None else self._journal_cursor(since)
-        read = partial(self._index.changes, since=place, limit=limit, of_all=True)
-        changes = Changes(*self._index.query(None, lambda db, _: read(db), _FEED))
-        self._index.needs_update = self._index.needs_update or refresh
+        found = None
+        if since is not None and not refresh:
+            found = feed.new_changes(since, limit)
+        if found is None:
+            found = feed.changes(since, limit)
+        changes = Changes(*found)
+        is_behind = refresh or bool(changes.changes)
+        self._index.needs_update = self._index.needs_update or is_behind
         return changes
 
     def _journal_cursor(self, cursor: str) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 #: How long a lease lasts, in seconds, and how often it is renewed.
 TTL_S = 15.0
 RENEW_S = 4.0
+#: Renews the leases of some holders.
+RENEW = (
+    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second' "
+    "WHERE holder = ANY (%s::uuid[]) RETURNING holder::text, name"
+)
 #: The pause between two tries to take a lease that another process holds, in seconds.
 _RETRY_S = 0.05
 #: Takes a lease, or renews it. A new fencing number is drawn when the row is locked: a number that
@@ -80,12 +85,22 @@ class PostgresLeases:
     """The leases of one store. See `Leases`, which describes the methods.
 
     The object also remembers the leases that this process holds.
+
+    Args:
+        database: The database.
+        renew_by_hub: Has another process of this machine renew all leases of a holder, and returns
+            their names. None: this process must do it.
     """
 
     boot_id = ""  # Leases of processes that ended expire, so nobody compares boots.
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(
+        self,
+        database: PostgresDatabase,
+        renew_by_hub: Callable[[str], set[str] | None] = lambda _: None,
+    ) -> None:
         self._database = database
+        self._renew_by_hub = renew_by_hub
         self._reset_after_fork()
         call_in_child(self, PostgresLeases._reset_after_fork)
 
@@ -143,23 +158,21 @@ class PostgresLeases:
         stop = self._stop
         holder = self._holder
         while not stop.wait(RENEW_S):
+            with self._thread_lock:
+                instances = {*self._instances}
             with suppress(CapsuleError):
-                self._database.write(
-                    "UPDATE @leases SET expires = clock_timestamp() + %s * interval '1 second' "
-                    "WHERE holder = %s",
-                    TTL_S,
-                    holder,
-                )
-                self._reclaim_instances()
+                renewed = self._renew_by_hub(str(holder))
+                if renewed is None:
+                    rows = self._database.write(RENEW, TTL_S, [str(holder)])
+                    renewed = {name for _, name in rows}
+                # Their leases expired during a stall.
+                for name in instances - renewed:
+                    self._acquire_again(name)
 
-    def _reclaim_instances(self) -> None:
-        """Acquire the instances of this process again whose leases expired during a stall."""
+    def _acquire_again(self, name: str) -> None:
         with self._thread_lock:
-            instances = [*self._instances]
-        statement = "SELECT name FROM @leases WHERE holder = %s AND expires > clock_timestamp()"
-        rows = self._database.read(statement, self._holder)
-        live_names = {row[0] for row in rows}
-        for name in set(instances) - live_names:
+            is_wanted = name in self._instances
+        if is_wanted:
             self.acquire(name)
 
     def ensure_held(self, lease: Lease) -> None:

@@ -9,9 +9,10 @@ CREATE SEQUENCE @versions;
 CREATE SEQUENCE @fences;
 
 -- Adds the present timeline to a number. The result is greater than all numbers from before a standby was promoted,
--- which may lack the last ones.
-CREATE FUNCTION @in_timeline(number bigint) RETURNS bigint LANGUAGE sql AS
-$$ SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint << 40 | number $$;
+-- which may lack the last ones. `server_abilities.py` replaces it, and `identity`, by what the server can do.
+CREATE FUNCTION @in_timeline(number bigint) RETURNS bigint LANGUAGE sql AS $$ SELECT number $$;
+-- Returns the identity of this database. One that was restored from its dump has another.
+CREATE FUNCTION @identity() RETURNS text LANGUAGE sql STABLE AS $$ SELECT '' $$;
 
 -- `version` changes with every write, `tag` with every write but an append, `era` when entries change otherwise. `head`
 -- has the lines of the file before the context, and `rest` those from there to the history. `data` is the file of a
@@ -53,11 +54,14 @@ CREATE TABLE @entries (
 CREATE INDEX entries_message ON @entries (message, doc);
 
 -- The feed, in the order of `place`, which is the transaction with its timeline. `event` is the kind of a change of a
--- conversation, with its further fields in `told`. It is empty for documents of other kinds.
+-- conversation, with its further fields in `told`. It is empty for documents of other kinds. The last bits of `seq` are
+-- random: in a database that was restored from a copy of its files, both numbers are used again, and a cursor must not
+-- be taken for one of another change.
+CREATE SEQUENCE @seqs;
 CREATE TABLE @changes (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     place bigint NOT NULL DEFAULT @in_timeline(pg_current_xact_id()::text::bigint),
-    seq bigint GENERATED ALWAYS AS IDENTITY,
+    seq bigint NOT NULL DEFAULT nextval('@seqs') << 20 | (random() * 1048575)::bigint,
     kind text COLLATE "C" NOT NULL,
     id text COLLATE "C" NOT NULL,
     event text NOT NULL,

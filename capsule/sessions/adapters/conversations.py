@@ -18,6 +18,7 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from capsule.engines.changes import Interest
 from capsule.engines.interface import CONVERSATIONS
 from capsule.errors import InvalidDocument, InvalidInput, NotFound, Refused
 from capsule.messaging.channels import ensure_direct
@@ -89,7 +90,7 @@ class ConversationAdapter(Adapter):
     def _run(self, receiver: Receiver) -> None:
         """Bring unread messages after each change of the store, until `stop`."""
         hub = self._store.inner.object_of(StoreWatchers).ensure_hub()
-        waiter = hub.waiter(None, self._wakeup.set)
+        waiter = hub.waiter(Interest(), self._wakeup.set)
         with hub.listening():
             while not (self._stopped or hub.is_closed):
                 self._wakeup.clear()
