@@ -73,15 +73,16 @@ class Page:
         """Return the cursor to the messages before `entries[begin]`. The default is the first
         message of the page. None: no message is before it.
         """
-        # In this list, the message before `entries[begin]` has the index `begin`.
-        return _cursor("older", [self._previous, *self.entries][begin])
+        message_before = self.entries[begin - 1] if begin > 0 else self._previous
+        return _cursor("older", message_before)
 
     def newer(self, end: int | None = None) -> str | None:
         """Return the cursor to the messages from `entries[end]` on. The default is the end of the
         page. None: no message follows.
         """
-        index = len(self.entries) if end is None else end
-        return _cursor("newer", [*self.entries, self._following][index])
+        if end is None or end == len(self.entries):
+            return _cursor("newer", self._following)
+        return _cursor("newer", self.entries[end])
 
     def sibling(self, place: int) -> str | None:
         """Return the number of the message at a position among the answers to the same message, as
@@ -124,7 +125,7 @@ def page_of(
     chosen_ids: Container[str] | None = None,
 ) -> Page:
     """Return the page for `Store.page`. `chosen_ids` are the ids of the messages that fit the
-    caller's filter, or None for all. They give no permission.
+    caller's filter, or None for all. They only filter: what may be read, `engine` decides.
     """
     request = _PageRequest(limit, around, cursor)
     if chosen_ids is not None:
@@ -138,8 +139,10 @@ def page_of(
         position = request.position_in_tail(first, entries)
         if position is None or any("parent" in entry for entry in entries):
             break  # The message is further up, or these messages have several branches.
-        if first <= max(position - limit, 0):
-            # The page, and the message before it, have been read.
+        # Whatever its direction, a page begins at most `limit - 1` messages before the requested
+        # one. The cursor to older messages needs one more.
+        first_needed = max(position - limit, 0)
+        if first <= first_needed:
             count = first + len(entries)
             return request.page(range(count), position, partial(_entry_in_tail, first, entries))
         if len(entries) < size:
@@ -185,7 +188,8 @@ class _PageRequest:
         `entries`, and begin at position `first`.
 
         For a cursor whose message is further up, the position that the cursor names is returned, so
-        that the caller reads from there on.
+        that the caller reads from there on. None also for an `@` with a position outside the
+        conversation: `find_message` then raises.
         """
         count = first + len(entries)
         if self._message is None:
