@@ -75,7 +75,7 @@ def slug(text: str) -> str:
 
 def folder_ids(path: str, length: int, nameless: str) -> tuple[str, str]:
     """Return two ids for a folder: one made of its name, and one with a hash of its path as a
-    suffix, which no other folder has.
+    suffix, which hardly any other folder has.
 
     Args:
         path: The folder.

@@ -1,5 +1,6 @@
 """The `Store` that users of the library open: the core's, and a typed line for each object of a
-room.
+room. A room is a part of the program that can be left out (`capsule.rooms`). Using an object of a
+room that is not installed raises Refused.
 
 What must stay true: nothing below imports this module, not even for types, so that the core works
 without a room.

@@ -42,10 +42,11 @@ class Change:
         lock: The present lock (kind `locked`), or the former one (kind `unlocked`).
         damaged: The damage of the file (kind `damaged`).
         count: The present number of messages of the conversation.
-        tag, was: The tags of this version and of the one before, if a store wrote them. The store
-            compares them to find `own`. They are not in `as_json`.
-        before: The cursor before this change. With it, a part of the change can have a cursor of
-            its own.
+        tag, was: The tags of this version and of the one before, if a store wrote them. A tag is
+            the key of a version (`DocumentState.tag`). `OwnWrites` finds `own` by the ids of
+            messages, and for other kinds by the chain of tags. They are not in `as_json`.
+        before: The cursor before this change. A change of messages by several authors is split, and
+            the cursors of its parts are counted from here.
     """
 
     kind: str
@@ -123,7 +124,8 @@ class Changes:
     """The changes since a cursor, oldest first.
 
     Attributes:
-        cursor: The cursor after all of them.
+        cursor: The cursor after all of them. It may also be past changes that the reader may not
+            see.
     """
 
     changes: list[Change] = field(default_factory=list)

@@ -113,7 +113,8 @@ class InstanceLocks:
         host = os.uname().nodename
         instance = new_id() if self._name is None else named_instance_id(user, host, self._name)
         self.identity = InstanceIdentity(instance, user, host, os.getpid(), self._name)
-        #: The depth of nested `with` blocks, by the id of each locked conversation.
+        #: The depth of nested `with` blocks, by the id of each locked conversation. 0: a write took
+        #: the lock, and no block.
         self._nesting_by_id: dict[str, int] = {}
         self._is_closed = False
         self._thread_lock = threading.Lock()
@@ -122,19 +123,26 @@ class InstanceLocks:
         self._refresher: threading.Thread | None = None
 
     def admit(self, conversation: Conversation) -> dict[str, Any] | None:
-        """Check that this instance may write. Returns the lock to record with the write, if any.
+        """Check that this instance may write.
 
+        Returns the lock to record with the write. None: the lock stays as it is.
         Raises Locked, LockLost.
         """
         head = conversation.transaction.head
         lock = head.lock
         orphan = self._admit_or_take_over(conversation.id, lock)
         if orphan is None and lock is not None:
-            is_stale = (
-                self._name is not None and locking.age_s(lock) > self._settings.lock_ttl_s / 10
+            # It is this instance's own. A named instance is often a command that ends before its
+            # thread refreshes the lock, so its writes refresh it. Not each of them, since that
+            # costs a write of the head: a tenth of the lifetime is often enough.
+            is_old = self._name is not None and (
+                locking.age_s(lock) > self._settings.lock_ttl_s / 10
             )
-            return conversation.refreshed_lock() if is_stale else None
-        return self.lock_for_new(head.type) or (inactive_lock() if orphan else None)
+            return conversation.refreshed_lock() if is_old else None
+        new_lock = self.lock_for_new(head.type)
+        if new_lock is None and orphan is not None:
+            return inactive_lock()  # It takes the place of the orphan.
+        return new_lock
 
     def admit_once(self, conversation: Conversation) -> dict[str, Any] | None:
         """Check as `admit`, for a write that takes no lock."""
@@ -173,7 +181,7 @@ class InstanceLocks:
     def _take(self, client: str | None = None, agent: str | None = None) -> dict[str, Any] | None:
         """Return the record of a new lock for this instance. None: after `close`."""
         identity = self.identity
-        # Under the lock, because an instance that was closed meanwhile must not appear alive.
+        # Under `_thread_lock`, because an instance that was closed meanwhile must not appear alive.
         with self._thread_lock:
             if self._is_closed:
                 return None

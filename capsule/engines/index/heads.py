@@ -111,6 +111,8 @@ class SortedHeads:
     def replace(self, old: Head | None, new: Head | None) -> None:
         """Remove one head and insert another. Either may be None.
 
+        `old` must be present, because it is removed by its place in the order.
+
         Cost: moving pointers, and few comparisons.
         """
         if old is not None:

@@ -7,7 +7,7 @@ the object keeps the heads in memory, sorted, and what each agent may not read. 
 only the rows that changed.
 
 A database that is damaged or cannot be written is replaced: `_with_current_rows` deletes it and
-tries again, at last in memory. A caller sees no error of it.
+tries again, at last in memory. A caller sees no error of it, unless that one fails too.
 
 What must stay true: a result is that of the documents at the time of the query or later, whoever
 wrote them.
@@ -54,6 +54,9 @@ _TRIES = 4
 class Index:
     """The index of the conversations of an engine. Several threads may use it.
 
+    A subclass overrides `_update_rows` and `_fill`. Its `_update_rows` calls `_mark_stale` for each
+    row that it changes, and sets `_complete_until_ns`.
+
     Args:
         derived: The directory of its file. None: it is in memory.
         prefix: The part of a conversation's path before its id.
@@ -61,8 +64,8 @@ class Index:
     Attributes:
         generation: Identifies one build of the index: 16 hexadecimal digits.
         nums_by_id: The row number of each conversation. A conversation keeps its number.
-        journal_ends: By agent: its last cursor, and the position up to which the journal has no
-            further change that the agent may read.
+        journal_ends: By agent: the position up to which the journal has no further change that the
+            agent may read, and the cursor that it got last.
     """
 
     def __init__(self, derived: DerivedFiles | None, prefix: str) -> None:
@@ -290,9 +293,11 @@ class Index:
             visible_from_ms = asker.readable_from_ms(head)
             if visible_from_ms != 0:
                 hidden[id] = visible_from_ms
-        oldest = next(iter(self._visibilities), "")
-        evicted = oldest if len(self._visibilities) == _MAX_AGENTS else asker.agent
-        self._visibilities.pop(evicted, None)
+        # Removed first, so that the newest agent is the last of the dict.
+        self._visibilities.pop(asker.agent, None)
+        if len(self._visibilities) == _MAX_AGENTS:
+            oldest = next(iter(self._visibilities))
+            del self._visibilities[oldest]
         self._visibilities[asker.agent] = asker, hidden
         return hidden
 

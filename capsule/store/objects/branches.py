@@ -299,10 +299,9 @@ class Branches:
         expected: Collection[str] | None = None,
         is_agreed: bool = False,
     ) -> Removal:
-        """Move a message and all answers to it to the trash. An agent that removes its own message
-        leaves the answers.
+        """Move a message and all answers to it to the trash.
 
-        An agent removes only messages that are from it.
+        An agent removes only messages that are from it, each alone, as with `keep_children`.
 
         If the active branch ended there, it then continues through the newest alternative of the
         message, or ends at the message's parent.

@@ -145,8 +145,9 @@ def standing_of(summary: Mapping[str, Any], source: Mapping[str, Any] | None) ->
     last_id = mark.get("message")
     index = _index_of(branch, last_id)
     summed_up = 0 if index is None else index + 1
-    is_as_far = index is not None and summed_up == mark.get("messages", summed_up)
-    if last_id is not None and not is_as_far:
+    # A mark without a number of messages may have its message anywhere on the branch.
+    is_at_marked_place = index is not None and mark.get("messages", summed_up) == summed_up
+    if last_id is not None and not is_at_marked_place:
         return Standing("elsewhere")
     marked_at = timestamps.sortable(mark.get("updatedAt") or "")
     edited = 0
@@ -206,8 +207,8 @@ class Summaries:
             tags: Tags in addition to those of the source.
             of: The `mark` of the source, made when it was read for the summary. None: the source as
                 it is now.
-            type: The new conversation's type. The summary of a closed source has the type of the
-                source instead, and is as closed.
+            type: The new conversation's type. The summary of a closed source (a direct, a group or
+                a channel) has the type of the source instead, and is as closed.
             role: The role of the message that holds the summary.
             created_by: The agent that wrote the summary.
             key: As `store.create` takes it.

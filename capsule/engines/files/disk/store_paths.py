@@ -24,8 +24,8 @@ from capsule.ids import check_id
 
 DERIVED_NAME = ".capsule"
 #: The kinds that belong to this machine, such as how to wake an agent here, or which commands may
-#: run. A file of these that the store did not write counts as missing, since a repository can
-#: contain one, and its content may be run.
+#: run. `LocalFiles` takes a file of these that the store did not write for missing, since a
+#: repository can contain one, and its content may be run.
 LOCAL = frozenset({"commands", "doorbells", "homes", "imports", "keys", "webhooks"})
 #: The kinds whose documents are `{directory}/{id}/{kind}.json`, each with the directory.
 NESTED = {"inbound": "sessions", "outbound": "sessions"}
@@ -81,12 +81,12 @@ class StorePaths(NamedTuple):
             return f"{self.root}/{NESTED[kind]}/{id}"
         return self.documents(kind)
 
-    @lru_cache(maxsize=1024)  # noqa: B019 - it is two values, and keeps nothing alive
+    @lru_cache(maxsize=1024)  # noqa: B019 - self is a tuple of two values
     def document(self, kind: str, id: str) -> str:
         """Return the path of a document. Raises InvalidInput if this is not an id."""
-        if kind in NESTED or kind not in _FOLDERS:
+        if kind in NESTED:
             return f"{self.directory(kind, check_id(id))}/{kind}.json"
-        return f"{self.root}/{_FOLDERS[kind]}/{check_id(id)}.json"
+        return f"{self.documents(kind)}/{check_id(id)}.json"
 
     def temporary(self, kind: str, id: str) -> str:
         """Return the path under which a new version is written. It belongs to the holder of the
