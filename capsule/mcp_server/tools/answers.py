@@ -16,8 +16,9 @@ What must stay true:
 - A tool does not know in which form its output is sent, only what it may cost. The cost in tokens is
   the estimate of `capsule.format.text.tokens` and two fifths more, because outputs hold ids, which
   cost more than ordinary text.
-- A page is never empty while there are messages in its direction, so that a reader who follows the
-  cursors reaches the end. The output says what was cut.
+- A page is never empty while there are messages in its direction, and a cut message has at least one
+  character, so that a reader who follows the cursors reaches the end. A budget that is too small for
+  that is exceeded. The output says what was cut.
 """
 
 from __future__ import annotations
@@ -295,8 +296,10 @@ def server_switches(head: Head) -> dict[str, bool]:
     listed: dict[str, bool] = {}
     remaining_chars = _SERVER_NAME_CHARS
     for name, is_on in head.mcp_servers.items():
-        if (remaining_chars := remaining_chars - len(name)) >= 0:
-            listed[visible(name)] = is_on
+        shown_name = visible(name)
+        remaining_chars -= len(shown_name)
+        if remaining_chars >= 0:
+            listed[shown_name] = is_on
     return listed
 
 
@@ -440,6 +443,8 @@ def chars_within(text: str, budget: int) -> int:
 _OVERHEAD = 400
 #: The cost of the marks around one message, in tokens.
 _LABEL_COST = 10
+#: The part of a page that its title may cost: one of so many, so that the messages have room.
+_TITLE_SHARE = 4
 _UTC = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9.]{2,}Z")
 #: The fields of a message that the output has. Other fields are only named.
 _OUTPUT_FIELDS = {"role", "content", "timestamp", "id", "parent", "from", "editedAt"}
@@ -480,8 +485,9 @@ def fit_page(
         offset: The character of the message to begin with.
         facts: The facts of the conversation, for the first page.
     """
-    title = visible(head.title[:200])
-    remaining = max_tokens - _OVERHEAD - len(forms) * token_cost(title)
+    remaining = max_tokens - _OVERHEAD
+    title = visible(title_within(head.title, max_tokens, forms))
+    remaining -= len(forms) * token_cost(title)
     if facts and any(facts.values()):
         remaining -= _content_cost(facts, "", forms)
     chosen: dict[int, MessageOutput] = {}
@@ -517,6 +523,17 @@ def fit_page(
     )
 
 
+def title_within(title: str, max_tokens: int, forms: frozenset[str]) -> str:
+    """Return as much of a title as may be in a page of at most `max_tokens`. Its hidden characters
+    cost more, because they are spelled out.
+    """
+    budget = (max_tokens - _OVERHEAD) // _TITLE_SHARE // len(forms)
+    end = min(len(title), 200)
+    while end and token_cost(visible(title[:end])) > budget:
+        end = end * 7 // 8
+    return title[:end]
+
+
 def _message_output(entry: dict[str, Any], position: int, offset: int) -> tuple[MessageOutput, str]:
     """Return the output of a message without its text, and the text from `offset` on.
 
@@ -544,15 +561,17 @@ def _message_cost(message: MessageOutput, forms: frozenset[str]) -> int:
 
 
 def _content_cost(data: Any, text: str, forms: frozenset[str]) -> int:
-    """Return the cost of an output in these forms. Without a text, the data is written in words, at
-    about its own length.
+    """Return the cost of an output in these forms. With an empty text, the data is counted for the
+    text form too: data that is written in words has about its own length.
     """
     costs = {"data": data, "text": text or data}
     return sum(token_cost(json.dumps(costs[form], ensure_ascii=False)) for form in forms)
 
 
 def _fits(message: MessageOutput, text: str, budget: int, forms: frozenset[str]) -> bool:
-    """Set the text of a message. Return whether the message then costs at most `budget`."""
+    """Set the text of a message, unless it is far too long. Return whether the message then costs
+    at most `budget`.
+    """
     if len(text) > budget * 4:
         return False
     message.text = visible(text)
@@ -562,17 +581,30 @@ def _fits(message: MessageOutput, text: str, budget: int, forms: frozenset[str])
 def _cut(
     message: MessageOutput, text: str, budget: int, offset: int, forms: frozenset[str]
 ) -> None:
-    """Set as much of the text of a message as fits into a page."""
-    end = _safe_cut(text, chars_within(text, budget // len(forms)))
-    message.rest_from = offset + end
-    while not _fits(message, text[:end], budget, forms) and end > 2:
-        end = _safe_cut(text, end * 7 // 8)
-        message.rest_from = offset + end
+    """Set the beginning of the text of a message: about as much as fits into a budget, at least one
+    character or line break.
+    """
+    end = chars_within(text, budget // len(forms))
+    while True:
+        end = _safe_cut(text, end)
+        message.text = visible(text[:end])
+        # Set before the cost is computed, because the label names it.
+        message.rest_from = offset + end if end < len(text) else None
+        shorter_end = end * 7 // 8
+        if _message_cost(message, forms) <= budget or _safe_cut(text, shorter_end) == end:
+            return
+        end = shorter_end
 
 
 def _safe_cut(text: str, end: int) -> int:
-    """Return where to cut near `end`: not inside a line break, and at least 1."""
-    return max(end + (text[end - 1 : end + 1] == "\r\n"), 1)
+    """Return the last place at or before `end` that is not inside a line break. It is at least
+    behind the first character or line break.
+    """
+    first_end = 2 if text.startswith("\r\n") else min(len(text), 1)
+    if end <= first_end:
+        return first_end
+    is_in_line_break = text[end - 1 : end + 1] == "\r\n"
+    return end - 1 if is_in_line_break else end
 
 
 def message_label(message: MessageOutput, previous_time: str = "") -> str:

@@ -212,7 +212,8 @@ def read_conversation(
         offset,
         None if cursor or offset else answers.first_page_facts(store, head),
     )
-    return tool_result(page_text(page, quoted(head.title)), page)
+    title = answers.title_within(head.title, maxTokens, client_forms)
+    return tool_result(page_text(page, quoted(title)), page)
 
 
 def page_text(page: MessagePageOutput, title: str) -> str:

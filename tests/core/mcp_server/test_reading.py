@@ -10,7 +10,8 @@ import pytest
 from mcp_types import CallToolResult
 
 from capsule import Store
-from capsule.mcp_server.tools.answers import chars_within, token_cost
+from capsule.mcp_server.tools import answers
+from capsule.mcp_server.tools.answers import MessageOutput, chars_within, token_cost
 from capsule.store import pages as module
 from tests.core.mcp_server.talking import data, talking, text
 
@@ -183,3 +184,39 @@ def test_a_cut_is_as_long_as_the_budget_lets_it_be() -> None:
     assert token_cost(text[:end]) <= 500 < token_cost(text[: end + 8])
     assert chars_within("short", 500) == 5
     assert chars_within("", 500) == 0
+
+
+@pytest.mark.parametrize("content", ["abcdef\r\nghi", "\r\n\r\nx", "x", "one two three " * 20])
+async def test_a_title_of_hidden_characters_leaves_room_for_the_messages(
+    store: Store, content: str
+) -> None:
+    id = filled(store, [content])
+    store.update(id, title="x" + "\U000e0041" * 98)
+    parts = []
+    async with talking(store, "legacy") as client:
+        arguments: dict[str, Any] = {"id": id, "maxTokens": 1000}
+        while arguments:
+            answer = await client.call_tool("read_conversation", arguments)
+            assert cost(answer) <= 1000
+            (message,) = data(answer)["messages"]
+            parts.append(message["text"])
+            offset = message.get("restFrom")
+            arguments = {**arguments, "message": "@0", "offset": offset} if offset else {}
+    assert "".join(parts) == content.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("budget", range(-100, 60, 3))
+@pytest.mark.parametrize("content", ["abcdef\r\nghi", "\r\n\r\n\r\n", "x", "題" * 9])
+def test_each_part_of_a_cut_message_has_a_character_and_none_is_lost(
+    budget: int, content: str
+) -> None:
+    parts = []
+    offset: int | None = 0
+    while offset is not None:
+        message = MessageOutput(id="id", at=0, role="user", text="")
+        answers._cut(message, content[offset:], budget, offset, frozenset({"text", "data"}))
+        assert message.text
+        assert message.rest_from is None or message.rest_from > offset
+        parts.append(message.text)
+        offset = message.rest_from
+    assert "".join(parts) == content.replace("\r\n", "\n")
