@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from capsule.context.capture import (
@@ -164,9 +165,12 @@ def _diff_of(path: str, old: bytes | None, new: bytes | None) -> Iterator[str]:
         yield f"+++ {new_name}"
         yield f"@@ {len(old_lines):,} lines and {len(new_lines):,}: too many to compare @@"
         return
-    for line in difflib.unified_diff(old_lines, new_lines, old_name, new_name, lineterm=""):
+    diff_lines = difflib.unified_diff(old_lines, new_lines, old_name, new_name, lineterm="")
+    # The two names come first. A line of the files may begin like them.
+    yield from islice(diff_lines, 2)
+    for line in diff_lines:
         yield line.removesuffix("\n")
-        if not line.endswith("\n") and not line.startswith(("---", "+++", "@@")):
+        if not line.endswith("\n") and not line.startswith("@@"):
             yield "\\ No newline at end of file"
 
 
@@ -243,4 +247,5 @@ def _new_paths(
 def _read_present(project_files: ProjectFiles, path: str) -> bytes | None:
     """Return the present content of a file. None: there is no file, or a symlink leads to it."""
     size = project_files.size(path)
+    # A file that grows past this meanwhile counts as gone.
     return None if size is None else project_files.read(path, 2 * size + 1)

@@ -172,6 +172,16 @@ def test_git_applies_the_diff(project: Path, tmp_path: Path) -> None:
     assert not (before / "b.py").exists()
 
 
+@pytest.mark.parametrize(("old", "new"), [(b"x\n-- a", b"x\n"), (b"x\n", b"x\n++ a")])
+def test_a_last_line_that_looks_like_a_header_keeps_its_missing_newline(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    lay_out(tmp_path, {"a.txt": old})
+    context = context_of(captured(tmp_path))
+    (tmp_path / "a.txt").write_bytes(new)
+    assert list(drift.diff(context, check(context)))[-1] == "\\ No newline at end of file"
+
+
 def test_a_file_that_cannot_be_compared_by_lines_is_named(project: Path) -> None:
     context = context_of(captured(project))
     (project / "a.py").write_bytes(b"line\n" * 30_000)
