@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 from capsule import Store
 from capsule.errors import CapsuleError, InvalidInput, NotFound, Refused, StorageFailed, StoreBusy
 from capsule.format.merge.merge import merge
+from capsule.format.tree.tree import Tree
+from capsule.transfer.drafts.conversion import document_of, draft_of
 from capsule.transfer.drafts.import_records import Report
 from capsule.transfer.registry import formats
-from tests.transfer.exchange import DATA, said, take, zipped
+from tests.transfer.exchange import DATA, Shelf, said, take, zipped
 
 
 def states(report: Report) -> list[str]:
@@ -485,3 +488,23 @@ def test_a_conversation_without_a_message_is_skipped_each_time(store: Store) -> 
         ]
         assert not report.problems.first
     assert len(store.ids()) == 1
+
+
+@pytest.mark.parametrize("root_first", [True, False])
+def test_a_message_with_an_empty_id_is_kept(store: Store, *, root_first: bool) -> None:
+    document = store.document(store.create(title="T").id)
+    root = {"role": "user", "content": "a", "id": "", "parent": None}
+    answer = {"role": "assistant", "content": "b", "id": "b", "parent": ""}
+    history = [root, answer] if root_first else [answer, root]
+    problems = []
+    made = document_of(
+        replace(draft_of(document, "capsule"), history=history, local_ids=frozenset()),
+        "capsule",
+        document["createdAt"],
+        lambda reason, id: problems.append((reason, id)),
+        Shelf().keep,
+        is_trusted=True,
+    )
+    ids = [(message["content"], message["id"]) for message in made["history"]]
+    assert ids == [("a", ""), ("b", "b")] and not problems
+    assert Tree(made["history"]).parents == [-1, 0]

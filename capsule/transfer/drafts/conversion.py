@@ -169,8 +169,6 @@ LoadAttachment = Callable[[str], bytes | None]
 _DIGEST_PREFIX = "sha256:"
 #: The fields of a message that name other messages.
 _LINKS = ("replyTo", "thread")
-#: The parent of a root.
-_ROOT = ""
 
 
 class EmptyDraft(InvalidInput):
@@ -203,14 +201,14 @@ def parents_first(
     for id in entries:
         #: The entry and its ancestors that are not in the result yet, as an ordered set.
         chain: dict[str, None] = {}
-        ancestor = id
-        while ancestor != _ROOT and ancestor not in result and ancestor not in chain:
+        ancestor: str | None = id
+        while ancestor is not None and ancestor not in result and ancestor not in chain:
             chain[ancestor] = None
             ancestor = parents[ancestor]
-        if ancestor in chain:
+        if ancestor is not None and ancestor in chain:
             report_problem(f"messages answer each other in a circle, at {ancestor[:80]}", ancestor)
             # The last one closed the circle. It becomes a root.
-            parents[next(reversed(chain))] = _ROOT
+            parents[next(reversed(chain))] = None
         for member in reversed(chain):
             if "role" in entries[member]:
                 parent = _nearest(parents[member], parents, result)
@@ -220,14 +218,15 @@ def parents_first(
 
 def _unique_entries(
     history: list[Fields], report_problem: Callable[[str, str], None]
-) -> tuple[dict[str, Fields], dict[str, str]]:
-    """Return the entries and their parents, by ids that are all different.
+) -> tuple[dict[str, Fields], dict[str, str | None]]:
+    """Return the entries and their parents, by ids that are all different. The parent of a root is
+    None.
 
     An equal entry with the same id is left out. Another one gets a new id and is reported.
     """
     entries: dict[str, Fields] = {}
-    parents: dict[str, str] = {}
-    previous_id = _ROOT
+    parents: dict[str, str | None] = {}
+    previous_id: str | None = None
     for position, entry in enumerate(history):
         id = str(entry["id"]) if entry.get("id") is not None else f"#{position}"
         if id in entries:
@@ -236,7 +235,7 @@ def _unique_entries(
             report_problem(f"two messages have the id {id[:80]}", id)
             id = f"{id}#{position}"
         parent = entry.get("parent", previous_id)
-        parents[id] = _ROOT if parent is None else str(parent)
+        parents[id] = None if parent is None else str(parent)
         entries[id] = entry
         previous_id = id
     return entries, parents
@@ -244,13 +243,18 @@ def _unique_entries(
 
 def _replace_unknown_parents(
     entries: dict[str, Fields],
-    parents: dict[str, str],
+    parents: dict[str, str | None],
     report_problem: Callable[[str, str], None],
 ) -> None:
-    """Let an entry whose parent is missing answer the entry before it."""
-    previous_id = _ROOT
+    """Let an entry whose parent is missing answer the entry before it. An empty parent that no
+    entry has as its id is none: its entry is a root.
+    """
+    previous_id: str | None = None
     for id, entry in entries.items():
-        if parents[id] not in parents and parents[id] != _ROOT:
+        parent = parents[id]
+        if parent == "" and parent not in parents:
+            parents[id] = None
+        elif parent is not None and parent not in parents:
             if "role" in entry:
                 report_problem(f"message {id[:80]} answers a message that is missing", id)
             parents[id] = previous_id
@@ -282,12 +286,14 @@ def _already_in_order(history: list[Fields]) -> list[Fields] | None:
     return result
 
 
-def _nearest(id: str, parents: dict[str, str], messages: dict[str, Fields]) -> str | None:
+def _nearest(
+    id: str | None, parents: dict[str, str | None], messages: dict[str, Fields]
+) -> str | None:
     """Return the id of the nearest message among an entry and its ancestors. None: no message."""
     ancestor = id
-    while ancestor != _ROOT and ancestor not in messages:
+    while ancestor is not None and ancestor not in messages:
         ancestor = parents[ancestor]
-    return ancestor or None
+    return ancestor
 
 
 def source_id(draft: Draft) -> str:
@@ -347,7 +353,7 @@ def document_of(
     for entry in entries:
         id_at_source = entry["id"]
         # An id that begins with `#` is a position, and not of the source.
-        if id_at_source in draft.local_ids or (is_own and id_at_source[0] != "#"):
+        if id_at_source in draft.local_ids or (is_own and not id_at_source.startswith("#")):
             new_ids[id_at_source] = id_at_source
         else:
             new_ids[id_at_source] = imported_message_id(id, id_at_source)
@@ -689,7 +695,10 @@ def draft_of(document: Document, format: str, load: LoadAttachment | None = None
         origins = {entry["id"]: _origin(entry) for entry in history}
         head = _source_head(document, format, provenance)
     _set_current_origin(head, history, origins)
-    edited_origins = {origins[id] or id for id in edited_ids}
+    edited_origins = set()
+    for id in edited_ids:
+        origin = origins[id]
+        edited_origins.add(id if origin is None else origin)
     return Draft(
         head,
         _draft_history(history, origins, load, is_own=is_own),
@@ -799,7 +808,9 @@ def _draft_history(
             links["parent"] = None
             if parent_position >= 0:
                 parent_origin = origins[history[parent_position]["id"]]
-                links["parent"] = parent_origin or f"#{parent_position}"
+                if parent_origin is None:
+                    parent_origin = f"#{parent_position}"
+                links["parent"] = parent_origin
         fields = without(entry, "id", "parent")
         fields = _with_source_aside(fields) if is_own else _without_provenance(fields)
         if load is not None and "attachments" in fields:
