@@ -93,7 +93,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_room_of_another_package_adds_a_command_a_tool_and_an_object(
-    capsule: Any, words: Path
+    capsule: Any, words: Path, tmp_path: Path
 ) -> None:
     id = capsule.new("Plan", "-m", "two words")
     assert "No such command 'words'" in capsule("words", id, expect=2).stderr
@@ -102,6 +102,12 @@ def test_a_room_of_another_package_adds_a_command_a_tool_and_an_object(
     (capsule.root / "capsule.toml").write_bytes(words.read_bytes())
     assert capsule("words", id).line == "2"
     assert "Count the words of a conversation." in capsule("--help").stdout
+    other = tmp_path / "without rooms"
+    capsule("init", str(other))
+    with pytest.MonkeyPatch.context() as environment_of_other:
+        environment_of_other.setenv("CAPSULE_STORE", str(other))
+        for option in (["--store", str(capsule.root)], [f"--store={capsule.root}"]):
+            assert capsule("words", id, *option).line == "2"
     paths = os.pathsep.join([str(words.parent / "site"), environment()["PYTHONPATH"]])
     with over_stdio(capsule.root, env=environment(PYTHONPATH=paths)) as client:
         assert "2" in json.dumps(client.call("count_words", id=id))

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache, wraps
 from inspect import Signature
-from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -333,6 +332,19 @@ def _find_room(command: str) -> rooms.Room | None:
     return None
 
 
+def _meant_store(words: list[str]) -> str | None:
+    """Return the value of `--store` in unparsed words, as `--store X` or `--store=X`. None: it is
+    not given.
+    """
+    for position, word in enumerate(words):
+        option, separator, value = word.partition("=")
+        if option == "--store":
+            if separator:
+                return value
+            return next(iter(words[position + 1 :]), None)
+    return None
+
+
 class _RootCommand(CapsuleGroup):
     """The program as a typer group: finds the command, runs it, and reports its errors."""
 
@@ -365,9 +377,7 @@ class _RootCommand(CapsuleGroup):
         completing = bool(extra.get("resilient_parsing"))
         args = expand(args, completing=completing)
         # The store decides which rooms of other packages there are, and so which commands.
-        global_options.meant_store = next(
-            (value for option, value in pairwise(words) if option == "--store"), None
-        )
+        global_options.meant_store = _meant_store(words)
         try:
             return super().make_context(info_name, args, parent, **extra)
         except typer.TyperException as error:
