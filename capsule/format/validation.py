@@ -110,6 +110,8 @@ class DocumentKind:
 CONVERSATION = DocumentKind("conversations", "conversation", "", is_id, check_id, has_entries=True)
 AGENT = DocumentKind("agents", "agent", "agent", is_agent_id, check_agent_id)
 PROJECT = DocumentKind("projects", "project", "project", is_project_id, check_project_id)
+#: The registry of the sessions. It is not in `KINDS`, because a store has only one.
+REGISTRY = DocumentKind("sessions", "registry", "registry", is_id, check_id)
 #: The kinds by their names.
 KINDS = {kind.name: kind for kind in (CONVERSATION, AGENT, PROJECT)}
 

@@ -27,8 +27,8 @@ from capsule.errors import InvalidDocument, InvalidInput, NotFound
 from capsule.format.documents.agents import check_agent_id
 from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.documents.head import json_name
-from capsule.format.validation import DocumentKind
-from capsule.ids import check_id, is_id, new_id
+from capsule.format.validation import REGISTRY
+from capsule.ids import check_id, new_id
 from capsule.messaging.directory import Document, DocumentCollection
 from capsule.sessions.events import zone
 
@@ -37,12 +37,9 @@ if TYPE_CHECKING:
 
 #: The local kind of document with an agent's command that was approved on this machine.
 KIND_OF_COMMANDS = "commands"
-REGISTRY = DocumentKind("sessions", "registry", "registry", is_id, check_id)
 _ID = "registry"
 #: The fields of a wiring that other programs wrote in place of `engage`, `pattern` and `senders`.
 _FOREIGN_FIELDS = frozenset({"trigger_rules", "response_scope"})
-#: The pattern that each message with a text matches.
-_ANY_TEXT = "."
 T = TypeVar("T")
 #: The session whose file records why messages came to no session. It has no record and no worker.
 UNSERVED = "unserved"
@@ -503,7 +500,7 @@ def _with_current_fields(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(pattern, str):
         pattern = ""
     if not pattern and (rules.get("requiresTrigger") is False or scope == "all"):
-        pattern = _ANY_TEXT
+        pattern = MATCH_ALL
     fields_of_rules = {
         "engage": "pattern" if pattern else "mention",
         "pattern": pattern,

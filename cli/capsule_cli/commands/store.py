@@ -302,8 +302,9 @@ def copy(source: From, target: To) -> None:
     print_answer(copied.as_json(), escape_controls("\n".join(lines)), ok=is_complete)
 
 
-#: The path of the one document in JSON that is not of a kind in `KINDS`.
+#: The paths of the documents in JSON that are not of a kind in `KINDS`: a store has one of each.
 _OVERRIDES = os.path.join("overrides", "next.json")
+_REGISTRY = os.path.join("sessions", "registry.json")
 
 
 def validate(
@@ -348,9 +349,10 @@ def _files_to_validate(paths: list[str] | None) -> list[str]:
             folder = os.path.join(store.root, kind)
             if os.path.isdir(folder):
                 files += _files(folder)
-        overrides = os.path.join(store.root, _OVERRIDES)
-        if os.path.lexists(overrides):
-            files.append(overrides)
+        for name in (_OVERRIDES, _REGISTRY):
+            path = os.path.join(store.root, name)
+            if os.path.lexists(path):
+                files.append(path)
         return files
 
 
@@ -372,13 +374,15 @@ def _files(path: str) -> Iterator[str]:
 
 
 def _problems(path: str) -> list[Problem]:
-    """Return the problems of a file. Its folder tells the kind of the document."""
-    from capsule.format.validation import CONVERSATION, KINDS
+    """Return the problems of a file. Its path tells the kind of the document."""
+    from capsule.format.validation import CONVERSATION, KINDS, REGISTRY
 
     absolute = os.path.abspath(path)
     kind = KINDS.get(os.path.basename(os.path.dirname(absolute)), CONVERSATION)
     problems_of = kind.problems_of
-    if os.path.normpath(absolute).endswith(os.sep + _OVERRIDES):
+    if absolute.endswith(os.sep + _REGISTRY):
+        problems_of = REGISTRY.problems_of
+    elif absolute.endswith(os.sep + _OVERRIDES):
         from capsule.store.change.pending_overrides import problems_of
 
     try:

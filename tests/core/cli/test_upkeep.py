@@ -138,6 +138,21 @@ def test_bad_files_are_told_by_place_and_never_change(capsule: Any) -> None:
         assert path.read_bytes() == data
 
 
+def test_the_registry_of_the_sessions_is_checked_as_one(capsule: Any) -> None:
+    path = capsule.root / "sessions" / "registry.json"
+    path.parent.mkdir()
+    path.write_text('{"id": "registry", "agents": {}}', "utf-8")
+    assert capsule.json("store", "validate", str(path))["files"] == 1
+    files = capsule.json("store", "validate")["files"]
+    path.write_text('{"id": "registry", "agents": 1}', "utf-8")
+    for words in ([str(path)], []):
+        assert (
+            "registry.json:1:30: agents: " in capsule("store", "validate", *words, expect=5).stdout
+        )
+    path.unlink()
+    assert capsule.json("store", "validate")["files"] == files - 1
+
+
 def test_documents_without_a_history_are_checked_as_what_they_are(capsule: Any) -> None:
     folder = capsule.root / "agents"
     folder.mkdir(exist_ok=True)
