@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from capsule import Store
@@ -231,6 +231,7 @@ def test_a_primary_that_is_killed_at_random_loses_nothing_and_every_program_goes
             enough = len(said) + draw.randint(EACH // 2, EACH)
             until(lambda enough=enough: len(said) >= enough)  # type: ignore[misc]
             primary = until(cluster.primary)
+            assert primary is not None
             if number % 2:
                 primary.kill_machine()
             else:
