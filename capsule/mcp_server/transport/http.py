@@ -4,7 +4,7 @@ The SDK's application checks the token, the headers Host and Origin, and the siz
 it owns the sessions. `HttpGuard` is ASGI middleware around it and does the rest: it answers bodies
 that are no message, turns every refusal into a JSON-RPC error, and ends open requests.
 
-What must stay true: every request needs a token. An invalid request is answered, with its id if
+What must stay true: every request needs a token, but `GET /health`. An invalid request is answered, with its id if
 JSON-RPC allows that id. When the server stops or a token is revoked, each open request ends with a
 complete answer or a closed stream. A subscriber of events gets only what the agent of its token may
 read, which is checked again for each batch.
@@ -61,6 +61,8 @@ LAST_ANSWERS_S: Final = 0.7
 CLOSING_S: Final = 0.5
 #: Seconds in which one refusal of a Host or an Origin is logged for each address.
 _LOG_PERIOD_S: Final = 60.0
+#: The header `www-authenticate` of a request without a valid token.
+_INVALID_TOKEN: Final = 'Bearer error="invalid_token"'
 #: Messages in place of the SDK's own.
 _REFUSALS: Final = {
     401: "a valid token is needed, neither revoked nor expired: Authorization: Bearer TOKEN; "
@@ -99,7 +101,7 @@ class HttpGuard:
             finally:
                 del self._open[cancel]
         if cancel.cancelled_caught or self._is_closing:
-            await answer.finish()
+            await answer.finish(is_stopping=self._is_closing)
 
     def cancel_requests_except(self, holders: set[str]) -> None:
         """End the open requests of holders whose token was revoked or has expired."""
@@ -188,8 +190,8 @@ class _GuardedResponse:
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Send a part of the response."""
         if message["type"] == "http.response.start":
-            # The SDK takes a request without a valid id for a notification, and accepts it.
             self._start = message
+            # The SDK takes a request without a valid id for a notification, and accepts it.
             if message["status"] == 202 and self._malformed_error():
                 self._start = {**message, "status": 400}
             if self._start["status"] < 400:
@@ -240,20 +242,25 @@ class _GuardedResponse:
         await self._send({**self._start, "headers": headers})
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def finish(self) -> None:
-        """End the response early, when the server stops."""
+    async def finish(self, *, is_stopping: bool) -> None:
+        """End the response early: the server stops, or else the token was revoked or has expired."""
         if self._is_complete:
             return
         if self._start.get("status", 503) < 400:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-        else:
+            return
+        headers = [(b"connection", b"close")]
+        if is_stopping:
             self._body = b"the server is being stopped"
-            self._start = {
-                "type": "http.response.start",
-                "status": 503,
-                "headers": [(b"connection", b"close")],
-            }
-            await self._refuse()
+        else:
+            self._body = b""  # The text of `_REFUSALS`.
+            headers.append((b"www-authenticate", _INVALID_TOKEN.encode()))
+        self._start = {
+            "type": "http.response.start",
+            "status": 503 if is_stopping else 401,
+            "headers": headers,
+        }
+        await self._refuse()
 
 
 def events_endpoint(
@@ -269,9 +276,7 @@ def events_endpoint(
 
     async def events(request: Request) -> Response:
         if not request.user.is_authenticated:
-            return Response(
-                status_code=401, headers={"www-authenticate": 'Bearer error="invalid_token"'}
-            )
+            return Response(status_code=401, headers={"www-authenticate": _INVALID_TOKEN})
         if (refusal := await guard.validate_request(request)) is not None:
             return refusal
         parameters = request.query_params
@@ -333,7 +338,9 @@ class _TokenVerifier:
 
 
 def token_options(tokens: Tokens) -> dict[str, Any]:
-    """Return the options of a server that needs one of these tokens for every request."""
+    """Return the options of a server that needs one of these tokens for every request of the
+    protocol.
+    """
     # Without a resource's address, the SDK uses the issuer's for nothing.
     nowhere = AnyHttpUrl("http://localhost")
     settings = AuthSettings(issuer_url=nowhere, resource_server_url=None)
@@ -418,5 +425,5 @@ def _raise_open_file_limit() -> None:
         import resource
 
         _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        topics = 65536 if hard_limit == resource.RLIM_INFINITY else min(hard_limit, 65536)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (topics, hard_limit))
+        new_limit = 65536 if hard_limit == resource.RLIM_INFINITY else min(hard_limit, 65536)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard_limit))

@@ -405,6 +405,25 @@ def test_a_subscription_without_a_session_ends_with_the_token(root: Path) -> Non
         connection.close()
 
 
+def test_a_request_that_is_still_being_sent_is_refused_when_its_token_is_revoked(
+    root: Path,
+) -> None:
+    anna = admit(root, "anna")
+    with over_http(root) as server:
+        headers = {
+            "accept": "application/json, text/event-stream",
+            "content-type": "application/json",
+            "content-length": "1000",
+            **bearer(anna),
+        }
+        connection = _begin(server, "POST", b"{", headers)
+        Program(root)("--store", str(root), "mcp", "tokens", "revoke", "anna")
+        answer = connection.getresponse()
+        assert answer.status == 401
+        assert "neither revoked nor expired" in json.loads(answer.read())["error"]["message"]
+        connection.close()
+
+
 @contextmanager
 def held_up(server: Http) -> Iterator[http.client.HTTPConnection]:
     """A server that is told to stop while the call of this connection waits for a conversation."""
