@@ -195,6 +195,7 @@ def _manifest(metadata: Mapping[str, Any]) -> tuple[dict[str, str], int]:
     """
     files = {}
     invalid_count = 0
+    # The check of the format has made sure of the types.
     for entry in metadata.get("files") or ():
         path = entry.get("path")
         digest = entry.get("sha256")
@@ -234,6 +235,7 @@ def _new_paths(
     """Return the listed paths that are not in the context and that the selection includes."""
     recorded = metadata.get("selection")
     left_out = recorded.get("leftOut") if isinstance(recorded, dict) else None
+    # `leftOut` are the files that the limit of size or the budget left out.
     considered = set(files)
     if isinstance(left_out, list):
         considered.update(path for path in left_out if isinstance(path, str))

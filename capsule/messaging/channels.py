@@ -9,8 +9,8 @@ What must stay true:
   pair of agents gives the same id.
 - An agent cannot make a second channel with the name and scope of one that it may find. No answer
   reveals a channel that the agent may not find.
-- Permissions are checked by the Store in the mutex of each write, not here. Nothing here reads
-  messages.
+- Permissions to write are checked by the Store in the mutex of each write, not here. Nothing here
+  reads messages.
 """
 
 from __future__ import annotations
@@ -464,7 +464,8 @@ class Channels(TypedConversations):
                 "source": source,
             }
             if member is not None and member.is_invited and member.opted_out_at:
-                origin = {}  # It was invited and left by itself. The invitation is still valid.
+                # It was invited and left by itself: its `invitedBy` is kept.
+                origin = {}
             head["metadata"]["participants"] = with_joined(
                 participants, [joining_agent], stamp, **origin
             )
@@ -604,7 +605,10 @@ class Channels(TypedConversations):
             listing = self._find_by_id(channel, reader)
             if listing is not None:
                 return listing
-            _, project, name_in_id = (*channel.split("_"), "", "")[:3]
+            # The id is of no channel that the reader may find, but its name may be of one.
+            parts = channel.split("_")
+            project = parts[1]
+            name_in_id = parts[2] if len(parts) > 2 else ""
             name = f"{name_in_id}@{project}"
         named, _, _ = name.partition("@")
         heads = self._store.inner.whole_engine.heads_with("channel", named)

@@ -6,8 +6,9 @@ reads it into a `RegistryState`, which never changes: a rule takes one state and
 `format.fields` checks the fields of a file, and `rules` decides what follows from them.
 
 What must stay true:
-- Only the host's side writes the registry, under its mutex.
-- An item that breaks a rule is never written. A change touches only the items that it names, and
+- Only the host process (`sessions.host`) and the commands write the registry, under its mutex.
+- An item that breaks a rule is never written. Reading checks the schema of the whole file. Writing
+  also checks the patterns, time zones and ids of changed items. A change touches only the items that it names, and
   keeps fields that this program does not know.
 - A command of the registry runs only if exactly these words were approved on this machine, because
   a clone can bring a registry.
@@ -307,6 +308,7 @@ class Registry:
         def apply(document: Document) -> None:
             nonlocal new_state
             last_document, old_state = self._last_read
+            # Its content is compared, because `document` is a copy.
             if document != last_document:
                 old_state = _parse_state(document)
             new_state = change(old_state)

@@ -402,10 +402,10 @@ class _RootCommand(CapsuleGroup):
             self._report_usage(error)
             raise
         except ModuleNotFoundError as error:
-            missing_package = rooms.missing(error)
-            if missing_package is None:
+            missing_room = rooms.missing(error)
+            if missing_room is None:
                 raise
-            raise typer.Exit(report_error(missing_package)) from error
+            raise typer.Exit(report_error(missing_room)) from error
         except FileNotFoundError as error:
             if not is_folder_deleted():
                 raise
@@ -460,9 +460,8 @@ def main(run: Callable[..., Any] | None = None) -> None:
     """Run `capsule` with the words of the command line. Never returns.
 
     Args:
-        run: Called instead of the command's function. It raises the error that the command raised
-            on
-            the fast path.
+        run: Called instead of the command's function. `fast_path.run` has run the command, which
+            failed. This raises its error again, to be reported.
     """
     ensure_streams()
     for position, word in enumerate(sys.argv[1:], 1):

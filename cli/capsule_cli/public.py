@@ -1,5 +1,6 @@
 """Open the store for the commands of rooms, with the objects that the rooms add to it, and complete
-the names of agents, channels and projects.
+the names of agents, channels and projects. A room is a part that can be left out (`capsule.rooms`).
+The use of an object of a missing room raises Refused.
 
 What must stay true: the commands of the core don't import this module.
 """

@@ -1,5 +1,6 @@
 """How an MCP client learns of unread messages without calling `listen`: by a line below another
-answer, by its doorbell, and by a notice in its project when it leaves.
+answer, by its doorbell, which rings its program (`messaging.doorbells`), and by a notice in its
+project when it leaves.
 
 A notification of the protocol would start no turn of a model, so it is not used.
 

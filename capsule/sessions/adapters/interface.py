@@ -45,7 +45,7 @@ class ReceivedMessage:
         is_group: Whether the place has several members that could be meant.
         mentions: The ids of the agents that it mentions.
         to: The ids of the agents that it is for. Empty: those of the place's wirings.
-        known: Whether the sender is known to the agent.
+        known: Whether the adapter knows the sender, for wirings with `senders="known"`.
         reply_to: The message that it answers, by the channel's id. Empty: none.
         hops: The number of agents that it came through, each of which answered the one before.
         kind: The kind of the message.
@@ -144,7 +144,7 @@ class Adapter(ABC):
     at the end.
 
     Attributes:
-        name: The type of channel, as in `ReceivedMessage.channel` and in routes.
+        name: The type of channel, as in `ReceivedMessage.channel` and in wirings.
     """
 
     name: ClassVar[str]
@@ -169,8 +169,8 @@ class Adapter(ABC):
         """
 
     def look(self) -> None:  # noqa: B027 - most adapters are notified of new messages.
-        """Look for messages that came without a notice, and for a changed registry. Must return at
-        once.
+        """Look for messages that came without a notice, and for changed agents of the registry. Must
+        return at once.
         """
 
     @abstractmethod

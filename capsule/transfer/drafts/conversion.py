@@ -1,8 +1,12 @@
 """Convert a draft to a capsule (`document_of`), and a capsule to a draft (`draft_of`).
 
-`metadata.imported` stores the provenance of a conversation and of each message: `format` and `id`
-at the source, and `digest`, the digest of the content as it was imported. A message with another
-digest was changed here.
+`metadata.imported` stores the provenance: of a conversation `format`, `id` and `digest`, and of each
+message `id` and `digest`. The id is that of the source, and the digest that of the content as it was
+imported. A message with another digest was changed here.
+
+`metadata.source` has fields of the source that Capsule does not know. In a draft of a capsule with
+the ids of this store it is moved aside, into the provenance, and a draft that keeps its id gets it
+back.
 
 The messages of a draft are a tree of ids and parents as the source has them. `parents_first` puts
 parents before children. It reports an unknown parent, a circle and a repeated id, and reads around
@@ -774,6 +778,7 @@ def _source_head(document: Document, format: str, provenance: Fields) -> Fields:
     head["id"] = provenance.get("id")
     if str(head["id"]).startswith(_DIGEST_PREFIX):
         del head["id"]
+    # A title that a person gave here is no guess of the import, so it is written.
     for name in {"title", "createdAt", "updatedAt"} - {*provenance.get("given", ())}:
         if name != "title" or metadata.get("titleSetBy") == "auto":
             del head[name]

@@ -143,7 +143,7 @@ def doctor(
         "path.",
     ),
 ) -> None:
-    """Examine every document of the store. The exit code is 0 only if no problem was found.
+    """Examine every document of the store. The exit code is 0 only if no problem is left.
 
     It first completes documents that a power cut left incomplete, and prints their number.
     """
@@ -343,7 +343,9 @@ def _files_to_validate(paths: list[str] | None) -> list[str]:
     if paths:
         return list(dict.fromkeys(file for path in paths for file in _files(path)))
     with open_core_store() as store:
-        store.engine.external_edits()  # Refuses an agent, which must not learn how many there are.
+        # Refuses a store in a database, which has no files, and an agent, which must not learn how
+        # many there are.
+        store.engine.external_edits()
         files: list[str] = []
         for kind in KINDS:
             folder = os.path.join(store.root, kind)

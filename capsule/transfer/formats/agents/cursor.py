@@ -40,7 +40,7 @@ _ROWS_WITH_PREFIX = (
     "ORDER BY rowid"
 )
 _ROW_OF_KEY = "SELECT key, value FROM {} WHERE key = ? AND value NOT NULL"
-#: The fields of a composer and of a bubble with a field of ours.
+#: The fields of a composer and of a bubble that are mapped, or left out on purpose.
 _COMPOSER_FIELDS = (
     "composerId",
     "name",
@@ -213,7 +213,7 @@ def _result(tool: Fields, id: str, time: str | None) -> Fields | None:
 def _cut_off(bubbles: list[Fields], entries: list[Fields]) -> Iterator[Fields]:
     """Return the messages of bubbles that the composer does not list.
 
-    Each answers the last message before it by time.
+    Each answers the last message of the list whose time is not later than its own.
     """
     earlier_messages = [(entry.get("timestamp") or "", entry["id"]) for entry in entries]
     for bubble in sorted(bubbles, key=lambda bubble: _time(bubble) or ""):
@@ -246,7 +246,8 @@ def _stored_composer(row: Fields, database: sqlite3.Connection, source: Source) 
 def _composer(data: Fields, bubble_rows: dict[str, Fields], source: Source) -> Draft | None:
     """Return the draft of a composer. None: it has no messages.
 
-    `bubble_rows` are the rows of its bubbles by their ids. They are removed from it.
+    `bubble_rows` are the rows of its bubbles by their ids. Those that it lists are removed. The
+    remaining ones are branches.
     """
     id = text_of(data.get("composerId"))
     inline: dict[str, Fields] = {}
@@ -324,6 +325,7 @@ def _read(source: Source) -> Iterator[Draft]:
         if "cursorDiskKV" in source.tables:
             sql = _ROWS_WITH_PREFIX.format("key")
             keys = [row["key"] for row in read_rows(database, sql, "composerData", "composerData")]
+            # Pairs of a line and a record, as `read_items` takes them. A database has no lines.
             rows = (
                 (None, row)
                 for key in keys
