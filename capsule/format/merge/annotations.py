@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -122,7 +122,12 @@ def conflicts_in(document: Mapping[str, Any]) -> list[Conflict]:
 
 
 def merge_conflicts(
-    base: Any, ours: Any, theirs: Any, added: Iterable[Conflict], title_and_time: tuple[Any, Any]
+    base: Any,
+    ours: Any,
+    theirs: Any,
+    *,
+    added: Iterable[Conflict],
+    title_and_time: tuple[Any, Any],
 ) -> list[Any]:
     """Return the merged `metadata.conflicts`.
 
@@ -258,11 +263,23 @@ def _candidate_as_json(value: Any, time: str | None) -> dict[str, Any]:
 # --- The branch that a version switched to ---
 
 
-def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | None:
-    """Return the deleted message that a version switched to, and the one that is active instead.
+class Switch(NamedTuple):
+    """A switch of a version to another branch.
 
-    The second is None if the capsule has no `currentNode` instead. The result is None if no merge
-    noted such a message, or somebody switched to another branch since.
+    Attributes:
+        message: The id of the message that it switched to. ABSENT: to no message.
+        instead: The message that an earlier merge made active instead, because `message` is
+            deleted. None: that merge made none active. ABSENT: no merge found `message` deleted.
+    """
+
+    message: Any
+    instead: Any
+
+
+def deferred_switch(metadata: Mapping[str, Any]) -> Switch | None:
+    """Return the switch to a deleted message that an earlier merge noted in a version.
+
+    None: no merge noted one, or somebody switched to another branch since.
     """
     deferred = metadata.get("currentWanted")
     if not isinstance(deferred, dict) or not isinstance(deferred.get("message"), str):
@@ -270,7 +287,7 @@ def deferred_switch(metadata: Mapping[str, Any]) -> tuple[str, str | None] | Non
     instead = deferred.get("instead")
     if instead != metadata.get("currentNode"):
         return None
-    return deferred["message"], instead
+    return Switch(deferred["message"], instead)
 
 
 # --- Annotations of a message ---

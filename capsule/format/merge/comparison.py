@@ -64,8 +64,8 @@ class Comparison:
         added: New messages, in the new order. Of a created conversation all.
         edited: Messages of which the content changed, in both versions, in the new order.
         removed: Removed messages, in the old order. Of a deleted conversation all.
-        moved: Messages of which only the parent changed. It does not count if the old parent was
-            removed.
+        moved: Messages of which only the parent changed. An edited message is never listed here,
+            and a message is none of these if its old parent was removed.
         reordered: Whether messages of both versions changed their order.
         switched: Whether another branch is active, and the old one is not just longer.
         fields: The fields of the head that changed. Of a created or deleted conversation none.
@@ -183,7 +183,7 @@ def _upgrade(document: Document) -> dict[str, Any]:
 
 
 def _content(message: Message) -> dict[str, Any]:
-    """Return a message without its id and its parent, which a file may omit."""
+    """Return a message without what a file may omit: its id, its parent and a note about that."""
     content = without_parent(message)
     content.pop("id", None)
     return content
@@ -203,8 +203,9 @@ def _match_messages(
 ) -> list[tuple[int, int]]:
     """Return the indexes of each message in the old and the new history, in the order of `new`.
 
-    The next write gives a message without an id one that is made of its place and its words. If one
-    of the two changed before that write, the other one still identifies the message.
+    The next write gives a message without an id one that is made of its place and its words. If
+    place or words changed before that write, the id is another one. Then the same words, or else
+    the same time, identify the message.
 
     Args:
         before, after: The versions as they were stored.
@@ -246,7 +247,7 @@ def _is_moved(
 def _is_switched(
     trees: tuple[Tree, Tree], old: Document, new: Document, new_index_of: Mapping[int, int]
 ) -> bool:
-    """Return whether the old end of the active branch is on no active branch any more."""
+    """Return whether the old end of the active branch still exists, but is not on the new one."""
     old_tree, new_tree = trees
     old_leaf = old_tree.active_leaf(old["metadata"].get("currentNode"))
     leaf = new_index_of.get(old_leaf)

@@ -136,8 +136,8 @@ class HeadMerge:
             self.base.get("metadata", {}).get("conflicts"),
             self.ours.get("metadata", {}).get("conflicts"),
             self.theirs.get("metadata", {}).get("conflicts"),
-            self.conflicts,
-            (title["title"], title.get("titleSetAt")),
+            added=self.conflicts,
+            title_and_time=(title["title"], title.get("titleSetAt")),
         )
         head["title"] = title.pop("title")
         head["metadata"] = {**head["metadata"], **title}

@@ -28,7 +28,7 @@ from typing import Any
 from capsule.errors import InvalidDocument, Problem
 from capsule.format.documents.creation import FORMAT_VERSION
 from capsule.format.json.canonical import in_order
-from capsule.format.merge.annotations import MergeResult, deferred_switch
+from capsule.format.merge.annotations import MergeResult, Switch, deferred_switch
 from capsule.format.merge.clean_form import clean_document, is_clean
 from capsule.format.merge.fields import HeadMerge
 from capsule.format.merge.history import (
@@ -42,7 +42,7 @@ from capsule.format.text.escaping import one_line
 from capsule.format.tree.branches import current_after_removal
 
 Document = dict[str, Any]
-_CURRENT_NODE, _DEFERRED = "currentNode", "currentWanted"
+_CURRENT_NODE, _CURRENT_WANTED = "currentNode", "currentWanted"
 _TEXT_TYPE = frozenset({str})
 _EMPTY: Document = {"metadata": {}, "context": {}, "history": []}
 
@@ -96,6 +96,7 @@ def _merge_changed(base: Document, ours: Document, theirs: Document, path: str) 
     """Merge two versions that both changed."""
     heads = HeadMerge(base, ours, theirs)
     document = heads.merge()
+    # Conversations with many writers have a line (see `capsule.format.merge.history`).
     is_line = document["metadata"].get("type", "chat") != "chat"
     read_side = partial(HistorySide, conversation=ours["id"], is_line=is_line)
     base_side = read_side(base["history"])
@@ -179,80 +180,84 @@ def _merge_current(
 ) -> dict[str, Any]:
     """Return `currentNode` and `currentWanted` of the merged capsule, if it needs them.
 
-    The side that switched to another branch wins. Of two the one wins that switched to the later
-    message. If that message is deleted, the node is set as after a removal in the store.
+    The side that switched to another branch wins. Of two switches the one to the later message
+    wins. If that message is deleted, the node is set as after a removal in the store.
     """
     base_metadata = base.get("metadata", {})
     switches = []
     for version in (ours, theirs):
-        switch = _switch_target(base_metadata, version["metadata"])
+        switch = _switch_since(base_metadata, version["metadata"])
         if switch is not None:
             switches.append(switch)
-    wanted_message = base_metadata.get(_CURRENT_NODE, ABSENT)
-    replacement: Any = ABSENT
     if switches:
-        # By the time of the message itself: its branch may have grown on either side since.
-        wanted_message, replacement = max(
-            switches,
-            key=lambda switch: (_message_rank(switch[0], histories), encode_value(switch[1])),
-        )
-    if not isinstance(wanted_message, str):
-        return {}
-    present_ids = {message["id"] for message in history}
-    base_entries = histories.base.entries
-    is_in_base = wanted_message in base_entries
-    if wanted_message in present_ids or (not is_in_base and replacement is ABSENT):
-        return {_CURRENT_NODE: wanted_message}
-    current: str | None = wanted_message if is_in_base else replacement
-    if current is not None and current not in present_ids:
-        if current in base_entries:
-            current = _replacement_for(current, histories.base, present_ids, history)
-        else:
-            current = None
+        winner = max(switches, key=lambda switch: _switch_rank(switch, histories))
+    else:
+        winner = Switch(base_metadata.get(_CURRENT_NODE, ABSENT), ABSENT)
+    message = winner.message
+    if not isinstance(message, str):
+        return {}  # No branch was chosen.
+    present_ids = {entry["id"] for entry in history}
+    if message in present_ids:
+        return {_CURRENT_NODE: message}
+    if message not in histories.base.entries and winner.instead is ABSENT:
+        # It was not deleted: no version has the message that this one names. The name is kept.
+        return {_CURRENT_NODE: message}
+    instead = _message_instead(winner, histories.base, present_ids, history)
     result: dict[str, Any] = {}
-    if current is not None:
-        result[_CURRENT_NODE] = current
+    if instead is not None:
+        result[_CURRENT_NODE] = instead
     if switches:
-        result[_DEFERRED] = {"message": wanted_message, "instead": current}
+        # The next merge compares this switch with those of its sides, and not what is active
+        # instead. So all orders of merges agree.
+        result[_CURRENT_WANTED] = {"message": message, "instead": instead}
     return result
 
 
-def _switch_target(
-    base_metadata: Mapping[str, Any], metadata: Mapping[str, Any]
-) -> tuple[Any, Any] | None:
-    """Return the message that a version switched to, and its replacement if it was deleted.
-
-    The replacement is ABSENT if it was not deleted. None: the version did not switch.
-    """
+def _switch_since(base_metadata: Mapping[str, Any], metadata: Mapping[str, Any]) -> Switch | None:
+    """Return the switch to another branch that a version made since the base, or None."""
     current = metadata.get(_CURRENT_NODE, ABSENT)
     deferred = deferred_switch(metadata)
     base_deferred = deferred_switch(base_metadata)
     if deferred is not None and deferred != base_deferred:
+        # An earlier merge found this switch, and that its message is deleted.
         return deferred
     if deferred == base_deferred and same(current, base_metadata.get(_CURRENT_NODE, ABSENT)):
         return None
-    return current, ABSENT
+    return Switch(current, ABSENT)
 
 
-def _message_rank(current: Any, histories: HistoryMerge) -> tuple[bool, str, bytes]:
-    """Return a key that is greater for the later message, and least for no message."""
-    message: Mapping[str, Any] = {}
+def _switch_rank(switch: Switch, histories: HistoryMerge) -> tuple[Any, ...]:
+    """Return a key that is greater for a switch to a later message, and least for one to none.
+
+    The time is that of the message itself: its branch may have grown on either side since.
+    """
+    entry: Mapping[str, Any] = {}
     for side in (histories.base, histories.ours, histories.theirs):
-        if current in side.entries:
-            message = side.entries[current]
+        if switch.message in side.entries:
+            entry = side.entries[switch.message]
             break
-    return isinstance(current, str), message.get("timestamp") or "", encode_value(current)
+    names_message = isinstance(switch.message, str)
+    time = entry.get("timestamp") or ""
+    return names_message, time, encode_value(switch.message), encode_value(switch.instead)
 
 
-def _replacement_for(
-    current: str,
+def _message_instead(
+    switch: Switch,
     base: HistorySide,
     present_ids: set[str],
     history: Sequence[Mapping[str, Any]],
 ) -> str | None:
-    """Return the message that takes the place of a deleted one, as after a removal in the store."""
+    """Return the message that is active instead of the deleted one of a switch, or None."""
+    # An earlier merge may have deleted it before the base. Then that merge's choice counts, which
+    # may be deleted by now as well.
+    candidate: str | None = switch.message if switch.message in base.entries else switch.instead
+    if candidate is None or candidate in present_ids:
+        return candidate
+    if candidate not in base.entries:
+        return None
     removed = {index for index, id in enumerate(base.ids) if id not in present_ids}
-    path = base.tree.path_to(base.tree.active_leaf(current))
-    removed_end = [*takewhile(removed.__contains__, reversed(path))]
-    requested = removed_end[-1] if removed_end else None
-    return current_after_removal(base.tree, current, removed, requested, history)
+    branch = base.tree.path_to(base.tree.active_leaf(candidate))
+    removed_end = [*takewhile(removed.__contains__, reversed(branch))]
+    # The store would have been asked to remove the topmost removed message at the branch's end.
+    topmost = removed_end[-1] if removed_end else None
+    return current_after_removal(base.tree, candidate, removed, topmost, history)
