@@ -17,7 +17,7 @@ from capsule.sessions.registry import AgentSetup, Registry, SessionRecord
 from capsule.sessions.rules.messages import receive
 from capsule.sessions.session import Session
 from capsule_cli import fast_path
-from capsule_cli.commands.sessions import worker_process
+from capsule_cli.commands.sessions import workers
 from tests.core.cli.conftest import Program
 from tests.processes import until
 
@@ -97,9 +97,9 @@ def test_a_worker_that_fails_in_a_way_that_nobody_thought_of_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines: list[dict[str, Any]] = []
-    monkeypatch.setattr(worker_process, "run", lambda: 1 / 0)
-    monkeypatch.setattr(worker_process, "write_line", lines.append)
-    assert worker_process.main({}) == 1
+    monkeypatch.setattr(workers, "run_worker", lambda: 1 / 0)
+    monkeypatch.setattr(workers, "write_line", lines.append)
+    assert workers.run_worker_and_log({}) == 1
     assert "ZeroDivisionError" in lines[0]["error"] and __file__ in lines[0]["trace"]
 
 

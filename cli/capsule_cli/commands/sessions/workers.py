@@ -1,10 +1,15 @@
 """The commands `worker ...`: set workers up, run one, run a host, and look at sessions.
 
-Most commands open the store, make one call of `store.sessions` and print the result. `worker run`
-calls `worker_process.py`.
+Most commands open the store, make one call of `store.sessions` and print the result. A host starts a
+worker (`capsule worker run --agent NAME [--session ID] [-- COMMAND]`) for a waiting message. It also
+starts one ahead of any message, with `--agent -`. That one opens the store, and reads two lines when
+it gets its work: the agent, and the session.
 
-What must stay true: a first signal ends a host between two steps, and a second one ends it at once.
-Its log is JSON lines on stderr. Only the messages of --stdio go to stdout.
+What must stay true:
+- A worker imports no typer, no pydantic and no mcp, and nothing at all once a message came. It ends,
+  together with its command, when SIGTERM comes or its host ends.
+- A first signal ends a host between two steps, and a second one ends it at once. Its log is JSON
+  lines on stderr. Only the messages of --stdio go to stdout.
 """
 
 from __future__ import annotations
@@ -14,13 +19,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from capsule import timestamps
-from capsule_cli.commands.sessions import worker_process
-from capsule_cli.commands.sessions.worker_process import write_line
 from capsule_cli.exits import INTERRUPTED, TERMINATED, end_at_once
 from capsule_cli.public import open_full_store, open_named_agent_store
 from capsule_cli.shared.options import (
@@ -53,6 +57,96 @@ if TYPE_CHECKING:
     import psutil  # type: ignore[import-untyped]
 
     from capsule.sessions.registry import RegistryItem
+
+
+# -- The process of a worker -----------------------------------------------------------------------
+
+
+def run_worker(
+    *, store: str | None = None, agent: str, command: Sequence[str], **options: Any
+) -> None:
+    """Run a worker until it ends. Raises CapsuleError.
+
+    Args:
+        store: The store's directory. None: it is located.
+        agent: The agent, or `-` to read the agent and the session from stdin.
+        command: The command. Empty: the command of the registry.
+        options: Other arguments of `worker_of`.
+    """
+    from capsule import Store
+    from capsule.sessions.worker.worker import worker_of
+
+    signal.signal(signal.SIGTERM, _end_worker)
+    with Store.open(store, keep_locks=False) as opened_store:
+        agent_id = agent
+        worker_options = dict(options)
+        if agent == "-":
+            # What this imports is there when a message comes.
+            opened_store.engine.tracker().close()
+            agent_id = sys.stdin.readline().strip()
+            worker_options["session"] = sys.stdin.readline().strip()
+            if not agent_id:  # The host has ended.
+                return
+            threading.Thread(target=_end_with_host, daemon=True).start()
+        worker_of(
+            opened_store, agent_id, command, os.environ, log=_write_step, **worker_options
+        ).run()
+
+
+def _end_with_host() -> None:
+    """Wait for the end of stdin, which only the host holds open, and end this process. If the host
+    is killed, the kernel closes it.
+    """
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end_worker(*_: object) -> None:
+    # A second signal would interrupt the worker while it gives its messages back.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
+
+
+def run_worker_and_log(options: Mapping[str, Any]) -> int:
+    """Run a worker, write an error as a line of the log, and return the exit code.
+
+    Args:
+        options: The arguments of `run`.
+    """
+    from capsule.errors import CapsuleError
+
+    try:
+        run_worker(**options)
+    except CapsuleError as error:
+        _write_step("failed", error=error.message)
+        return error.exit_code
+    except Exception as error:
+        import traceback
+
+        _write_step(
+            "failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc()
+        )
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def write_line(line: dict[str, Any]) -> None:
+    """Write a line of the log in one piece, because hosts, workers and threads write to one log.
+
+    If its reader has ended, as a host that was killed, the line is lost and the worker goes on.
+    """
+    import orjson
+
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), orjson.dumps(line) + b"\n")
+
+
+def _write_step(step: str, **fields: Any) -> None:
+    from capsule import timestamps
+
+    write_line({"time": timestamps.now(), "step": step, **fields})
 
 
 # -- Workers and sessions --------------------------------------------------------------------------
@@ -417,10 +511,10 @@ def run(
     )
     if idle is None and for_ is None and not has_other_options:
         # A host starts it in this way, and reads an error as a line of the log.
-        sys.exit(worker_process.main(options))
+        sys.exit(run_worker_and_log(options))
     idle_s = None if idle is None else parse_duration(idle, "--idle")
     limit_s = None if for_ is None else parse_duration(for_, "--for")
-    worker_process.run(**options, idle_s=idle_s, limit_s=limit_s)
+    run_worker(**options, idle_s=idle_s, limit_s=limit_s)
 
 
 # -- The host --------------------------------------------------------------------------------------
