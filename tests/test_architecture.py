@@ -120,6 +120,31 @@ def test_the_boxes_of_the_picture_are_rooms_and_its_arrows_are_imports() -> None
         assert f"from {imported}" in code, f"{source} imports nothing of {target}"
 
 
+#: Each kind of engine, with the other packages in `engines/` that it is built on. The index in SQLite
+#: belongs to the side of files, and the engine in memory uses it too.
+KINDS = {
+    "files": {"index", "questions"},
+    "memory": {"index", "questions"},
+    "index": {"files", "questions"},
+    "postgres": {"questions"},
+    "questions": set[str](),
+}
+
+
+def test_no_kind_of_engine_imports_another_and_they_share_only_what_is_pure() -> None:
+    engines = ROOT / "capsule" / "engines"
+    assert {path.parent.name for path in engines.glob("*/__init__.py")} == set(KINDS)
+    for kind, allowed in KINDS.items():
+        for path in (engines / kind).rglob("*.py"):
+            text = path.read_text("utf-8")
+            imported = set(re.findall(r"(?:from|import) capsule\.engines\.(\w+)", text))
+            assert imported & set(KINDS) <= allowed | {kind}, path
+    for path in (engines / "questions").rglob("*.py"):
+        assert not re.search(
+            r"^\s*(import|from) (sqlite3|psycopg|os)\b", path.read_text("utf-8"), re.M
+        )
+
+
 def test_no_box_of_the_picture_covers_another() -> None:
     drawn = picture()["svg"](DRAWING)
     sizes = re.findall(

@@ -43,6 +43,7 @@ LAYERS = (
         "capsule.engines.changes",
         "capsule.engines.read_marks",
     ),
+    ("capsule.engines.questions",),
     ("capsule.engines",),
     ("capsule.locate",),
     ("capsule.watch",),
@@ -251,18 +252,9 @@ def test_the_rooms_import_the_doors_only_in_what_they_add_to_them() -> None:
 
 
 def test_nothing_above_the_engines_imports_from_a_kind_of_engine() -> None:
-    of_a_kind = re.compile(r"capsule\.engines\.(files|index|memory)\b")
+    of_a_kind = re.compile(r"capsule\.engines\.(files|index|memory|postgres|questions)\b")
     for module in (module for module in MODULES if not is_in(module, "capsule.engines")):
         assert not [other for other in imports(module) if of_a_kind.match(other)], module
-
-
-def test_the_engines_of_memory_and_of_files_import_no_other_kind_of_engine() -> None:
-    for kind in ("files", "memory"):
-        others = {"files", "memory", "postgres"} - {kind}
-        for module in (name for name in MODULES if is_in(name, f"capsule.engines.{kind}")):
-            for other in others:
-                package = f"capsule.engines.{other}"
-                assert not [name for name in imports(module) if is_in(name, package)], module
 
 
 def test_no_imports_form_a_circle_but_those_with_a_reason() -> None:

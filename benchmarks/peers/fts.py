@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from capsule.engines.index.search.query import fold
+from capsule.engines.questions.query import fold
 
 __all__ = ["BareText", "OurText"]
 

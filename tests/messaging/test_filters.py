@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from capsule import InvalidInput, Store
-from capsule.engines.index.tables import filters
+from capsule.engines.questions import filter_sets
 from tests.core.index.test_filters import entries
 from tests.core.store.making import EARLY, LATE, make
 
@@ -53,7 +53,7 @@ def test_no_hidden_text_is_compared_with_a_pattern(
 ) -> None:
     owner, carl = carls
     owner.append_entries("closed", entries([{"metadata": {"secret": "canary"}}]))
-    monkeypatch.setattr(filters, "_MATCHED_S", 0.0)
+    monkeypatch.setattr(filter_sets, "_MATCHED_S", 0.0)
     with pytest.raises(InvalidInput):
         owner.search("", where={"secret": {"$regex": "c"}})
     assert carl.search("", where={"secret": {"$regex": "c"}}).hits == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capsule import Store
-from capsule.engines.index.search import search as search_module
+from capsule.engines.questions import ranking
 from tests.core.index.conftest import store as store
 from tests.core.index.test_ranking import fill
 from tests.core.index.test_search import pages
@@ -32,7 +32,7 @@ def test_an_agent_that_reads_everything_has_the_scores_of_the_owner(store: Store
 def test_an_agents_newest_matches_alone_are_ranked_even_exactly(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_module, "WINDOW", 8)
+    monkeypatch.setattr(ranking, "WINDOW", 8)
     store = store.beside(agent="anna")
     store.create(
         id="c", title="Plan", messages=[{"role": "user", "content": "word"} for _ in range(30)]

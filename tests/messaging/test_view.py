@@ -15,9 +15,9 @@ import pytest
 
 from capsule import Changes, InvalidDocument, InvalidInput, NotFound, Refused, Store, timestamps
 from capsule.engines.files.engine import FilesEngine
-from capsule.engines.index.search.search import PROFILES
 from capsule.engines.interface import Engine
 from capsule.engines.queries import SearchRequest
+from capsule.engines.questions.ranking import PROFILES
 from capsule.ids import new_id
 from capsule.store.view import AgentView
 from capsule.timestamps import ms_of

@@ -13,10 +13,10 @@ import pytest
 
 from capsule import Store
 from capsule.engines.changes import Interest
-from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.postgres.feed_hub import Demand
 from capsule.engines.postgres.feed_reader import FeedNews, FeedRow
 from capsule.engines.postgres.feed_window import FeedWindow
+from capsule.engines.questions.change_cursors import ChangeCursor as Cursor
 from tests.postgres.test_opening import sql
 from tests.processes import Child, until
 

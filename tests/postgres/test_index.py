@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,6 +15,7 @@ from capsule import InvalidInput, Store
 from capsule.engines.postgres import index
 from capsule.engines.postgres.tables import IndexTables
 from capsule.engines.read_marks import UnreadFilter
+from capsule.store.copying import copy_store
 from tests.postgres.test_opening import sql
 from tests.processes import Child
 
@@ -51,12 +54,12 @@ def state(database: str) -> dict[str, list[Any]]:
     are.
     """
     capsules = (
-        "id, version, size, head, title, updated_at, tags, archived, lock, current, "
+        "id, version, era, size, tag, head, title, updated_at, tags, archived, lock, forked, "
         "entries, words, linear"
     )
     messages = (
         "c.id, m.at, m.id, front, parent, role, sender, time_ms, m.words, m.tokens, "
-        "active, m.digest"
+        "active, m.digest, m.length"
     )
     of_message = "JOIN @capsules AS c ON c.num = m.capsule"
     return {
@@ -65,7 +68,8 @@ def state(database: str) -> dict[str, list[Any]]:
             database, "SELECT agent, id FROM @members JOIN @capsules ON num = capsule ORDER BY 1, 2"
         ),
         "names": sql(
-            database, "SELECT id, vector::text FROM @names JOIN @capsules USING (num) ORDER BY 1"
+            database,
+            "SELECT id, vector::text, n.length FROM @names AS n JOIN @capsules USING (num) ORDER BY 1",
         ),
         "messages": sql(
             database, f"SELECT {messages} FROM @messages AS m {of_message} ORDER BY 1, 2"
@@ -76,6 +80,7 @@ def state(database: str) -> dict[str, list[Any]]:
             "AS m USING (num)"
             f" {of_message} ORDER BY 1, 2",
         ),
+        "sums": sql(database, "SELECT texts, text_words, titles, title_words FROM @indexed"),
         "facts": sql(
             database,
             "SELECT c.id, m.at, path, type, value, number FROM @facts AS f FULL JOIN @messages AS m"
@@ -125,6 +130,11 @@ def test_an_index_that_followed_is_the_one_that_is_made_anew(
     other.queries.refresh()
     followed = state(database)
     assert all(rows for name, rows in followed.items() if name != "members")
+    assert followed["sums"] == sql(
+        database,
+        "SELECT (SELECT count(*) FROM @messages), (SELECT sum(length) FROM @messages)::bigint, "
+        "(SELECT count(*) FROM @names), (SELECT sum(length) FROM @names)::bigint",
+    )
     one.queries.refresh(anew=True)
     assert state(database) == followed
 
@@ -182,8 +192,8 @@ def test_whoever_dies_while_it_takes_in_keeps_nobody_from_it(
         body = (
             "from capsule.engines.postgres import index\n"
             "real = index.PostgresIndex._index_documents\n"
-            "def put(self, tables, some):\n    real(self, tables, some)\n    say(); hear()\n"
-            "index.PostgresIndex._index_documents = put\n"
+            "def put(tables, some):\n    real(tables, some)\n    say(); hear()\n"
+            "index.PostgresIndex._index_documents = staticmethod(put)\n"
             "Store.open(sys.argv[1]).list()"
         )
         stuck = child(body, database)
@@ -251,6 +261,36 @@ def test_changes_that_are_forgotten_are_in_the_index(
     sql(database, "CALL @prune('0')")
     assert sql(database, "SELECT count(*) FROM @changes") == [(0,)]
     assert found(one, "needle") == [(id, 1)]
+
+
+def test_plain_words_are_found_in_the_same_order_as_on_files(database: str, tmp_path: Path) -> None:
+    draw = random.Random(7)
+    words = [f"w{number}" for number in range(60)]
+    weights = [1 / (number + 1) for number in range(60)]
+    Store.init(tmp_path / "files")
+    with Store.open(database) as here, Store.open(tmp_path / "files") as on_files:
+        for _ in range(20):
+            texts = [
+                " ".join(draw.choices(words, weights, k=draw.randint(3, 60))) for _ in range(10)
+            ]
+            on_files.create(
+                type="group",
+                title=" ".join(draw.choices(words, weights, k=3)),
+                tags=draw.sample(words, 2),
+                messages=[{"role": "user", "content": text} for text in texts],
+            )
+        copy_store(on_files, here)
+        for profile in ("balanced", "exact"):
+            for number in range(60):
+                query = " ".join(draw.sample(words, number % 3 + 1))
+                answers = [
+                    [
+                        (hit.id, hit.at, hit.score if profile == "exact" else 0)
+                        for hit in store.search(query, profile=profile, limit=50).hits
+                    ]
+                    for store in (on_files, here)
+                ]
+                assert answers[0] == answers[1], query
 
 
 def test_a_purge_leaves_no_word_in_any_table(database: str, postgres: str) -> None:

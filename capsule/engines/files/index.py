@@ -31,8 +31,8 @@ from capsule.errors import CapsuleError
 
 if TYPE_CHECKING:
     from capsule.engines.files.storage import FileStorage
-    from capsule.engines.index.parsing import ConversationRow, IndexUpdate
     from capsule.engines.index.tables.writer import IndexWriter
+    from capsule.engines.questions.parsing import ConversationRow, IndexUpdate
 
 
 #: The number of files of one transaction, for which other processes wait.

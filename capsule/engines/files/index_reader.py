@@ -19,7 +19,8 @@ import orjson
 
 from capsule.disk.whole_files import NO_SIGNATURE, Signature
 from capsule.engines.files.state import Durability, StateHeader
-from capsule.engines.index.parsing import (
+from capsule.engines.interface import ScannedFile
+from capsule.engines.questions.parsing import (
     ConversationRow,
     IndexedVersion,
     IndexUpdate,
@@ -28,7 +29,6 @@ from capsule.engines.index.parsing import (
     pieces_of,
     with_head,
 )
-from capsule.engines.interface import ScannedFile
 from capsule.errors import CapsuleError, InvalidDocument
 from capsule.format.documents.head import Head
 from capsule.format.json import layout

@@ -37,17 +37,13 @@ if TYPE_CHECKING:
     from capsule.engines.changes import Change
     from capsule.engines.cursor_seal import CursorSeal
     from capsule.engines.files.disk.derived import DerivedFiles
-    from capsule.engines.index.heads import SortedHeads
     from capsule.engines.local_documents import LocalDocuments
-    from capsule.engines.queries import Order
+    from capsule.engines.questions.change_cursors import JournalEnd
+    from capsule.engines.questions.heads import HeadCache
     from capsule.format.documents.head import Head
     from capsule.rules.policy import Viewer
 
 T = TypeVar("T")
-#: The number of agents for which the index remembers what they may not read.
-_MAX_AGENTS = 1000
-#: If more heads changed, sorting them again is quicker than replacing each.
-_MAX_REPLACED = 1000
 _TRIES = 4
 
 
@@ -63,9 +59,7 @@ class Index:
 
     Attributes:
         generation: Identifies one build of the index: 16 hexadecimal digits.
-        nums_by_id: The row number of each conversation. A conversation keeps its number.
-        journal_ends: By agent: the position up to which the journal has no further change that the
-            agent may read, and the cursor that it got last.
+        journal_ends: By agent: how far the journal was read for it.
     """
 
     def __init__(self, derived: DerivedFiles | None, prefix: str) -> None:
@@ -81,16 +75,12 @@ class Index:
 
     def _reset(self) -> None:
         """Forget everything about the rows."""
-        self._heads: dict[str, Head] | None = None
-        self.nums_by_id: dict[str, int] = {}
-        self._orders: dict[str, SortedHeads] = {}
+        self._head_cache: HeadCache | None = None
         #: The conversations whose rows changed since their heads were read.
         self._stale_ids: set[str] = set()
         #: The rows have everything that was acknowledged before this time.
         self._complete_until_ns = 0
-        #: By agent: the `Viewer` it was asked for, and the result of `hidden_conversations`.
-        self._visibilities: dict[str, tuple[Viewer, dict[str, int | None]]] = {}
-        self.journal_ends: dict[str, tuple[str, str]] = {}
+        self.journal_ends: dict[str, JournalEnd] = {}
         self._seals: dict[str, CursorSeal] = {}
 
     # -- Bringing it up to date --------------------------------------------------------------------
@@ -209,49 +199,24 @@ class Index:
 
     # -- Heads in memory. Call these within `query` only -------------------------------------------
 
-    def heads(self) -> dict[str, Head]:
-        """Return the heads of all conversations by id, also of damaged ones. Do not change it."""
-        if self._heads is None:
-            self._heads = {head.id: head for head in self.heads_where("TRUE")}
-            rows = self._reader[1].execute("SELECT id, num FROM capsules")
-            self.nums_by_id = dict(rows.fetchall())
+    def head_cache(self) -> HeadCache:
+        """Return the heads of all conversations, after reading those again that changed."""
+        from capsule.engines.questions.heads import MAX_REPLACED, HeadCache
+
+        if self._head_cache is None:
+            self._head_cache = HeadCache(self._numbered_heads("gone = 0"))
         else:
-            if len(self._stale_ids) > _MAX_REPLACED:
-                self._orders = {}
+            if len(self._stale_ids) > MAX_REPLACED:
+                self._head_cache.forget_orders()
             for id in self._stale_ids:
-                self._replace_head(self._heads, id)
+                num, head = next(self._numbered_heads("gone = 0 AND id = ?", id), (0, None))
+                self._head_cache.replace(id, num, head)
         self._stale_ids = set()
-        return self._heads
+        return self._head_cache
 
-    def _replace_head(self, heads: dict[str, Head], id: str) -> None:
-        """Read one head again, and update everything that depends on it."""
-        head = next(self.heads_where("id = ?", id), None)
-        for order in self._orders.values():
-            order.replace(heads.get(id), head)
-        row = self._reader[1].execute("SELECT id, num FROM capsules WHERE id = ?", (id,))
-        self.nums_by_id |= row.fetchall()
-        if head is None:
-            heads.pop(id, None)
-        else:
-            heads[id] = head
-        for viewer, hidden in self._visibilities.values():
-            hidden.pop(id, None)
-            if head is not None:
-                visible_from_ms = viewer.readable_from_ms(head)
-                if visible_from_ms != 0:
-                    hidden[id] = visible_from_ms
-
-    def sorted_heads(self, order: Order) -> Iterable[Head]:
-        """Return the same heads in an order.
-
-        Cost: sorting them the first time, and little when some changed since.
-        """
-        from capsule.engines.index.heads import SortedHeads
-
-        heads = self.heads()
-        if order not in self._orders:
-            self._orders[order] = SortedHeads(order, heads.values())
-        return self._orders[order]
+    def hidden_conversations(self, asker: Viewer) -> dict[str, int | None]:
+        """Return the conversations that an agent may not read. See `HeadCache.hidden`."""
+        return self.head_cache().hidden(asker)
 
     def heads_where(self, condition: str, *values: str | int) -> Iterator[Head]:
         """Return the heads that meet an SQL condition on the row of a conversation.
@@ -260,13 +225,18 @@ class Index:
             condition: The condition.
             values: The values bound in it. With any, the heads are sorted by id.
         """
-        from capsule.engines.index.heads import HEAD_COLUMNS, head_of
+        order = " ORDER BY id" if values else ""
+        rows = self._numbered_heads(f"{condition} AND gone = 0{order}", *values)
+        return (head for _, head in rows)
 
-        statement = f"SELECT {HEAD_COLUMNS} FROM capsules WHERE {condition} AND gone = 0"
-        if values:
-            statement += " ORDER BY id"
-        rows = self._reader[1].execute(statement, values)
-        return (head_of(row, self._prefix) for row in rows)
+    def _numbered_heads(self, condition: str, *values: str | int) -> Iterator[tuple[int, Head]]:
+        """Return the heads that meet an SQL condition, each with the number of its row."""
+        from capsule.engines.questions.heads import HEAD_COLUMNS, head_of
+
+        rows = self._reader[1].execute(
+            f"SELECT num, {HEAD_COLUMNS} FROM capsules WHERE {condition}", values
+        )
+        return ((num, head_of(tuple(columns), self._prefix)) for num, *columns in rows)
 
     def latest(self) -> Iterator[Head]:
         """Yield the heads of the valid conversations, the one that changed last first."""
@@ -278,41 +248,19 @@ class Index:
         for row in rows:
             yield from self.heads_where("num = ?", *row)
 
-    def hidden_conversations(self, asker: Viewer) -> dict[str, int | None]:
-        """Return the conversations that an agent may not read, by id. Do not change it.
-
-        None: it may read nothing of the conversation. Otherwise the time from which on it may read,
-        in milliseconds since 1970.
-        """
-        heads = self.heads()
-        viewer, hidden = self._visibilities.get(asker.agent, (None, {}))
-        if viewer is asker or viewer == asker:
-            return hidden
-        hidden = {}
-        for id, head in heads.items():
-            visible_from_ms = asker.readable_from_ms(head)
-            if visible_from_ms != 0:
-                hidden[id] = visible_from_ms
-        # Removed first, so that the newest agent is the last of the dict.
-        self._visibilities.pop(asker.agent, None)
-        if len(self._visibilities) == _MAX_AGENTS:
-            oldest = next(iter(self._visibilities))
-            del self._visibilities[oldest]
-        self._visibilities[asker.agent] = asker, hidden
-        return hidden
-
     def changes(
         self, db: sqlite3.Connection, since: str | None, limit: int
     ) -> tuple[list[Change], str]:
         """Return the changes of all conversations since a cursor, and the cursor after them."""
         from capsule.engines.index.tables import journal
+        from capsule.engines.questions.change_cursors import ChangeCursor
 
         generation = self._database.generation
         complete_until_ms = self._complete_until_ns // 1_000_000
-        end = journal.Cursor(generation, journal.newest_seq(db), complete_until_ms)
+        end = ChangeCursor(generation, journal.newest_seq(db), complete_until_ms)
         if since is None:
             return [], str(end)
-        cursor = journal.Cursor.parse(since)
+        cursor = ChangeCursor.parse(since)
         changes = journal.read(db, generation, cursor, limit)
         if changes is None:
             return journal.changes_by_file_time(db, cursor, end), str(end)

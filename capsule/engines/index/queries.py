@@ -20,19 +20,22 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from capsule.engines.index.heads import HEAD_COLUMNS, head_of
 from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter
+from capsule.engines.questions.heads import (
+    HEAD_COLUMNS,
+    head_of,
+    visible_heads,
+    without_partial_sizes,
+)
 from capsule.timestamps import from_ms
 
 if TYPE_CHECKING:
     from capsule.engines.changes import Change, Changes
     from capsule.engines.index.index import Index
-    from capsule.engines.index.search.search import SearchPage
-    from capsule.engines.index.tables.filters import FilterMatcher
     from capsule.engines.interface import Engine
     from capsule.engines.queries import (
         Facets,
@@ -41,10 +44,12 @@ if TYPE_CHECKING:
         Found,
         Listed,
         ListRequest,
+        Order,
         Progress,
         SearchRequest,
         Stats,
     )
+    from capsule.engines.questions.change_cursors import ChangeBatch
     from capsule.engines.read_marks import (
         MessagePosition,
         Participation,
@@ -72,7 +77,7 @@ def last_valid_version(
     Returns: None if the index does not have the conversation. Cost: reading its rows.
     """
     # Only a damaged file needs these. A list must not wait for them.
-    from capsule.engines.index.parsing import lines_of, messages_of
+    from capsule.engines.questions.parsing import lines_of, messages_of
     from capsule.format.documents.creation import empty_context, new_metadata
     from capsule.format.facts import FIELDS, NUMBER, TEXT
     from capsule.format.json.canonical import order_message
@@ -122,23 +127,6 @@ def last_valid_version(
     return document, frozenset(partial_ids)
 
 
-class _VisibleChanges(NamedTuple):
-    """Changes from the journal, with what an agent may read of them.
-
-    Attributes:
-        changes: The changes of all conversations.
-        cursor: The cursor after them.
-        hidden: As `Index.hidden_conversations`, for the changed conversations.
-        positions: For each conversation that the agent reads in part: the positions of the
-            messages that it may read, by their ids.
-    """
-
-    changes: list[Change]
-    cursor: str
-    hidden: dict[str, int | None]
-    positions: dict[str, dict[str, int]]
-
-
 class IndexQueries:
     """The queries of the owner or of one agent. See `Queries`, which describes the methods.
 
@@ -166,35 +154,51 @@ class IndexQueries:
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Listed:
             from capsule.engines.queries import Listed
 
+            hidden = self._hidden_conversations()
             if request.order == "latest":
                 latest = self._index.latest()
                 visible = (
-                    stripped for head in latest for stripped in self._without_partial_sizes([head])
+                    stripped
+                    for head in latest
+                    for stripped in without_partial_sizes([head], hidden)
                 )
                 heads = list(islice(visible, request.limit))
                 return Listed(heads, {}, {}, len(heads), lambda _: None)
             if request.order is None:
-                heads = request.of(self._without_partial_sizes(self._candidates(request)))
+                heads = request.of(without_partial_sizes(self._candidates(request), hidden))
                 return Listed(heads, {}, {}, len(heads), lambda _: None)
-            return self._page(db, request, request.order)
+            return self._page(db, request, request.order, hidden)
 
         return self._index.query(None, read, None, progress)
 
-    def _page(self, db: sqlite3.Connection, request: ListRequest, order: Any) -> Listed:
+    def _page(
+        self,
+        db: sqlite3.Connection,
+        request: ListRequest,
+        order: Order,
+        hidden: Mapping[str, int | None],
+    ) -> Listed:
         """Return a page of a sorted list."""
-        from capsule.engines.index.page_cursor import list_page
+        from capsule.engines.index.tables.lists import count_messages
+        from capsule.engines.queries import Listed
+        from capsule.engines.questions.page_cursor import list_page
 
-        heads = request.of(self._visible(self._index.sorted_heads(order)))
+        cache = self._index.head_cache()
+        heads = request.of(visible_heads(cache.sorted(order), hidden))
         cursor = self._unsealed(request.cursor) if request.cursor else ""
-        unsealed = replace(request, cursor=cursor)
-        page = list_page(db, heads, unsealed, self._index, self._hidden_conversations())
+        page = list_page(heads, replace(request, cursor=cursor), self._index.generation, cache.nums)
+        visibility = self._index.hide(
+            db, {head.id: hidden[head.id] for head in page.heads if hidden.get(head.id)}
+        )
+        nums = [cache.nums[head.id] for head in page.heads]
+        messages, models = count_messages(db, nums, visibility)
 
-        def sealed_cursor(count: int) -> str | None:
-            text = page._cursor(count)
+        def next_cursor(count: int) -> str | None:
+            text = page.cursor(count, cache.nums)
             return self._sealed(text) if text else None
 
-        heads = list(self._without_partial_sizes(page.heads))
-        return replace(page, heads=heads, _cursor=sealed_cursor)
+        listed = list(without_partial_sizes(page.heads, hidden))
+        return Listed(listed, messages, models, len(heads), next_cursor)
 
     def _candidates(self, request: ListRequest) -> Iterable[Head]:
         """Return the heads among which a list without an order selects."""
@@ -202,26 +206,11 @@ class IndexQueries:
             return self._index.heads_where("forked = ?", request.forks_of)
         if request.filter is not None and request.filter.locked:
             return self._index.heads_where("lock IS NOT NULL")
-        return self._index.heads().values()
+        return self._index.head_cache().heads.values()
 
     def _hidden_conversations(self) -> dict[str, int | None]:
-        """Return what the asker may not read. See `Index.hidden_conversations`."""
+        """Return what the asker may not read. See `HeadCache.hidden`."""
         return {} if self._asker is None else self._index.hidden_conversations(self._asker)
-
-    def _visible(self, heads: Iterable[Head]) -> Iterable[Head]:
-        """Return the heads that the asker may read."""
-        hidden = self._hidden_conversations()
-        if not hidden:
-            return heads
-        return [head for head in heads if hidden.get(head.id, 0) is not None]
-
-    def _without_partial_sizes(self, heads: Iterable[Head]) -> Iterable[Head]:
-        """Return the heads that the asker may read, without the sizes of files it reads in part."""
-        hidden = self._hidden_conversations()
-        visible = self._visible(heads)
-        if not hidden:
-            return visible
-        return [replace(head, bytes=0) if head.id in hidden else head for head in visible]
 
     def facets(
         self, filter: Filter, folders: Mapping[str, str], progress: Progress | None = None
@@ -229,12 +218,14 @@ class IndexQueries:
         from capsule.engines.queries import Facets
 
         def read(db: sqlite3.Connection, _: VisibilityFilter) -> Facets:
-            return Facets.of(filter.of(self._visible(self._index.heads().values())), folders)
+            heads = self._index.head_cache().heads.values()
+            return Facets.of(filter.of(visible_heads(heads, self._hidden_conversations())), folders)
 
         return self._index.query(None, read, None, progress)
 
     def search(self, request: SearchRequest, progress: Progress | None = None) -> Found:
-        from capsule.engines.index.search.search import check, search
+        from capsule.engines.index.search.search import MatchedRows
+        from capsule.engines.questions.search import check, search
 
         check(request)
         if request.cursor is None:
@@ -246,32 +237,25 @@ class IndexQueries:
             if self._asker is not None:
                 # The members of a damaged conversation are unknown, and the index still has the
                 # messages of its last valid version.
-                damaged = {id: None for id, head in self._index.heads().items() if head.damaged}
+                heads = self._index.head_cache().heads
+                damaged = {id: None for id, head in heads.items() if head.damaged}
                 visibility = self._index.hide(db, self._hidden_conversations() | damaged)
-            generation = self._index.generation
-            return search(db, unsealed, visibility, generation, *self._search_classes())
+            rows = MatchedRows(db, unsealed, visibility)
+            return search(rows, unsealed, self._index.generation)
 
         page = self._index.query(None, read, None, progress)
         if page.cursor is None:
             return page
         return replace(page, cursor=self._sealed(page.cursor))
 
-    def _search_classes(self) -> tuple[type[SearchPage], type[FilterMatcher]]:
-        """Return the classes that search the tables of this index and match filters in them."""
-        from capsule.engines.index.search.search import SearchPage
-        from capsule.engines.index.tables.filters import FilterMatcher
-
-        return SearchPage, FilterMatcher
-
     def messages(self, where: object, conversation: str | None = None) -> list[MessagePosition]:
         from capsule.engines.index.tables.filters import messages_with
         from capsule.format.filters import parse
 
         filter = parse(where)
-        _, matcher = self._search_classes()
         return self._index.query(
             self._asker,
-            lambda db, visibility: messages_with(db, filter, conversation, visibility, matcher),
+            lambda db, visibility: messages_with(db, filter, conversation, visibility),
         )
 
     def values(self, path: str, conversation: str) -> list[FieldValue]:
@@ -298,13 +282,12 @@ class IndexQueries:
             return Changes(
                 *self._index.query(None, lambda db, _: self._index.changes(db, cursor, limit), ids)
             )
-        changes, end = self._visible_changes(self._asker, cursor, limit, ids)
-        return Changes([*map(self._with_sealed_cursors, changes)], self._sealed(end))
+        return self._visible_changes(self._asker, cursor, limit, ids)
 
     def advance(self, cursor: str, messages: int = 0) -> str:
-        from capsule.engines.index.tables import journal
+        from capsule.engines.questions import change_cursors
 
-        return self._sealed(journal.advance(self._journal_cursor(cursor), messages))
+        return self._sealed(change_cursors.advance(self._journal_cursor(cursor), messages))
 
     def _journal_cursor(self, cursor: str) -> str:
         """Return the journal cursor.
@@ -314,9 +297,9 @@ class IndexQueries:
         """
         if self._asker is None or "." not in cursor:
             return self._unsealed(cursor)
-        from capsule.engines.index.tables.journal import Cursor
+        from capsule.engines.questions.change_cursors import ChangeCursor
 
-        return str(Cursor.parse(cursor)._replace(generation="0", seq=0, skip=0))
+        return str(ChangeCursor.parse(cursor)._replace(generation="0", seq=0, skip=0))
 
     def _with_sealed_cursors(self, change: Change) -> Change:
         """Seal the cursors of a change. A change of one message needs no cursor of a part."""
@@ -325,63 +308,36 @@ class IndexQueries:
 
     def _visible_changes(
         self, asker: Viewer, since: str | None, limit: int, ids: Iterable[str] | None
-    ) -> tuple[list[Change], str]:
-        """Return the changes that an agent may know of, and the cursor after the last of them.
+    ) -> Changes:
+        """Return the changes that an agent may know of. `ids`: () does not look for new changes."""
+        from capsule.engines.changes import Changes
+        from capsule.engines.questions.change_cursors import JournalEnd, visible_changes
 
-        A change that the agent may not know of does not move its cursor. So the journal is read
-        from `Index.journal_ends`: the position up to which this agent has no further change.
-        """
-        from capsule.engines.index.tables import journal
-
-        visible: list[Change] = []
-        read_until, last_cursor = self._index.journal_ends.get(asker.agent, ("", ""))
-        begin = read_until if since == last_cursor else since
-        position = begin
         refreshed_ids = ids
-        while True:
-            count = limit - len(visible)
-            batch = self._changes_with_visibility(asker, position, count, refreshed_ids)
-            for change in batch.changes:
-                visible += self._visible_parts(change, batch)
-            if len(batch.changes) < count or len(visible) == limit:
-                break
-            position = batch.cursor
+
+        def read(cursor: str | None, count: int) -> ChangeBatch:
+            nonlocal refreshed_ids
+            batch = self._change_batch(asker, cursor, count, refreshed_ids)
             refreshed_ids = ()
-        end = batch.cursor if visible or since is None else since
-        has_moved = (
-            visible
-            and begin is not None
-            and not journal.is_same_position(visible[-1].cursor, begin)
-        )
-        if has_moved:  # Otherwise the changes were found by file times, and have no position.
-            end = visible[-1].cursor
-        self._index.journal_ends[asker.agent] = batch.cursor, end
-        return visible, end
+            return batch
 
-    @staticmethod
-    def _visible_parts(change: Change, batch: _VisibleChanges) -> list[Change]:
-        """Return what an agent may know of a change, as one change, two or none."""
-        from capsule.engines.index.tables import journal
+        end = self._index.journal_ends.get(asker.agent, JournalEnd())
+        changes, end = visible_changes(read, since, limit, end)
+        self._index.journal_ends[asker.agent] = end
+        return Changes([*map(self._with_sealed_cursors, changes)], self._sealed(end.last_cursor))
 
-        if change.id not in batch.hidden:
-            return [change]
-        visible_from_ms = batch.hidden[change.id]
-        if visible_from_ms is None:
-            return []
-        positions = batch.positions.get(change.id, {})
-        return journal.visible_part(change, visible_from_ms, positions)
-
-    def _changes_with_visibility(
+    def _change_batch(
         self, asker: Viewer, since: str | None, limit: int, ids: Iterable[str] | None
-    ) -> _VisibleChanges:
+    ) -> ChangeBatch:
         """Return changes since a cursor of the journal, with what an agent may read of them.
 
         For a deleted conversation, the version in the trash decides.
         """
         from capsule.engines.index.tables.participation import unread_positions
+        from capsule.engines.questions.change_cursors import ChangeBatch
         from capsule.engines.read_marks import UnreadFilter
 
-        def read(db: sqlite3.Connection, _: VisibilityFilter) -> tuple[_VisibleChanges, set[str]]:
+        def read(db: sqlite3.Connection, _: VisibilityFilter) -> tuple[ChangeBatch, set[str]]:
             changes, cursor = self._index.changes(db, since, limit)
             changed_ids = {change.id for change in changes}
             all_hidden = self._index.hidden_conversations(asker)
@@ -393,21 +349,15 @@ class IndexQueries:
                         db, UnreadFilter(since_ms=visible_from_ms), id, SEES_ALL
                     )
                     positions[id] = {message.message: message.position for message in matches}
-            deleted_ids = changed_ids - self._index.heads().keys()
-            return _VisibleChanges(changes, cursor, hidden, positions), deleted_ids
+            deleted_ids = changed_ids - self._index.head_cache().heads.keys()
+            return ChangeBatch(changes, cursor, hidden, positions), deleted_ids
 
         batch, deleted_ids = self._index.query(None, read, ids)
         if deleted_ids:
             from capsule.engines.interface import deleted_last
 
             documents = deleted_last(self._engine.trash, deleted_ids)
-            for id in deleted_ids:
-                if id not in documents:
-                    batch.hidden[id] = None
-                    continue
-                visible_from_ms = asker.readable_from_ms_in(documents[id])
-                if visible_from_ms != 0:
-                    batch.hidden[id] = visible_from_ms
+            batch.hide_deleted(deleted_ids, documents, asker)
         return batch
 
     # -- Messages ----------------------------------------------------------------------------------

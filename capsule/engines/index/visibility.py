@@ -120,7 +120,7 @@ def count_visible(
     statement = (
         "SELECT count(*), coalesce(sum(words), 0), "
         "coalesce(sum(length(CAST(content AS BLOB))), 0), coalesce(sum(tokens), 0) "
-        "FROM texts WHERE capsule = ? AND time_ms >= ?"
+        "FROM messages WHERE capsule = ? AND time_ms >= ?"
     )
     counts: tuple[int, int, int, int] = db.execute(statement, (num, visible_from_ms)).fetchone()
     return counts

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from capsule.engines.index.database import Progress
 from capsule.engines.index.index import Index
-from capsule.engines.index.parsing import IndexedVersion, IndexUpdate, parse_file
 from capsule.engines.index.tables import journal
 from capsule.engines.index.tables.writer import IndexWriter
 from capsule.engines.interface import CONVERSATIONS
+from capsule.engines.questions.parsing import IndexedVersion, IndexUpdate, parse_file
 
 if TYPE_CHECKING:
     from capsule.engines.memory.engine import MemoryEngine, MemoryVersion

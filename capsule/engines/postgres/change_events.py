@@ -133,7 +133,7 @@ def _head_events(old: Document, new: Document, other_fields: list[str] | None = 
 
 def _changed_head_fields(old: Document, new: Document) -> list[str]:
     """Return the names of the fields of lists that differ. Without valid heads, there are none."""
-    from capsule.engines.index.heads import HEAD_FIELDS, encode_head
+    from capsule.engines.questions.heads import HEAD_FIELDS, encode_head
 
     old_head = Head.of(old, "", 0)
     new_head = Head.of(new, "", 0)

@@ -62,11 +62,10 @@ from capsule.ids import check_id
 from capsule.process_forks import call_in_child
 
 if TYPE_CHECKING:
-    from capsule.engines.index.queries import IndexQueries
     from capsule.engines.local_documents import LocalDocuments
     from capsule.engines.postgres.database import PostgresDatabase
     from capsule.engines.postgres.index import PostgresIndex
-    from capsule.engines.queries import HeadField
+    from capsule.engines.queries import HeadField, Queries
     from capsule.rules.policy import Viewer
 
 T = TypeVar("T")
@@ -470,9 +469,9 @@ class PostgresEngine:
 
     # -- All conversations -------------------------------------------------------------------------
 
-    def queries(self, asker: Viewer | None = None) -> IndexQueries:
+    def queries(self, asker: Viewer | None = None) -> Queries:
         """Return the queries of an asker. Each brings the index up to date before it answers."""
-        from capsule.engines.postgres.index import PostgresQueries
+        from capsule.engines.postgres.queries import PostgresQueries
 
         return PostgresQueries(self.index, asker, self)
 

@@ -31,12 +31,12 @@ import orjson
 
 from capsule.disk.directory_tracker import TouchedNames
 from capsule.engines.changes import Change, Interest
-from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres.feed_hub import Demand, FeedHub
 from capsule.engines.postgres.feed_reader import FeedNews, FeedRow
 from capsule.engines.postgres.feed_window import FeedWindow
 from capsule.engines.postgres.layout import tag_of
+from capsule.engines.questions.change_cursors import ChangeCursor as Cursor
 from capsule.errors import CapsuleError, InvalidInput
 from capsule.process_forks import call_in_child
 

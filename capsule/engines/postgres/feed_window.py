@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 
-from capsule.engines.index.tables.journal import Cursor
 from capsule.engines.postgres.feed_reader import FeedNews, FeedRow
+from capsule.engines.questions.change_cursors import ChangeCursor as Cursor
 
 #: The largest number of changes, and of cursors, that are kept.
 _MAX_CHANGES = 5_000

@@ -407,29 +407,59 @@ BEGIN
     RETURN QUERY SELECT status, @stamp(kept);
 END $$;
 
--- The index. It is derived: a query first updates it under a lock. `capsule/engines/index` describes the columns.
--- `generation` changes when the index is built anew. `snapshot` shows the transactions that are indexed, and is NULL
--- until the index is complete. A row of `capsules` has the `stamp` of the transaction that wrote it.
-CREATE TABLE @indexed (generation text NOT NULL, snapshot text, stamp bigint NOT NULL);
+-- The index. It is derived: a query first updates it under a lock. `generation` changes when the index is built anew.
+-- `snapshot` shows the transactions that are indexed, and is NULL until the index is complete. `texts` is the number of
+-- all messages and `text_words` that of their words; `titles` and `title_words` are those of titles with tags.
+CREATE TABLE @indexed (
+    generation text NOT NULL,
+    snapshot text,
+    stamp bigint NOT NULL,
+    texts bigint NOT NULL DEFAULT 0,
+    text_words bigint NOT NULL DEFAULT 0,
+    titles bigint NOT NULL DEFAULT 0,
+    title_words bigint NOT NULL DEFAULT 0
+);
 INSERT INTO @indexed VALUES (left(md5(gen_random_uuid()::text), 16), NULL, 0);
+
+-- A row for every conversation, also for a deleted one (`gone`), as it can be restored. `stamp` is that of the
+-- transaction that wrote the row, `version`, `era` and `tag` are those of the document. `head` has the fields of a
+-- `Head` as a JSON array, `tags` and `lock` are JSON. `entries`, `words` and `tokens` are sums. `linear`: no message
+-- names a parent, and the document names no current message.
 CREATE TABLE @capsules (
     num bigint PRIMARY KEY,
     id text COLLATE "C" NOT NULL UNIQUE,
     stamp bigint NOT NULL,
-    version text, size bigint, written bigint, changed_ns bigint, racy integer NOT NULL DEFAULT 0,
-    tag text NOT NULL DEFAULT '',
+    gone integer NOT NULL,
+    version bigint,
+    era bigint,
+    size bigint,
+    tag text NOT NULL,
     head text,
-    title text NOT NULL DEFAULT '', created_at text, updated_at text, updated_ms bigint NOT NULL DEFAULT 0,
-    mode text, source text NOT NULL DEFAULT '', tags text NOT NULL DEFAULT '[]', archived integer, lock text,
-    current text, forked text COLLATE "C", rest bigint, context bigint, damaged text NOT NULL DEFAULT '',
-    digest bigint, history bigint, tail bigint,
-    entries integer NOT NULL DEFAULT 0, words integer NOT NULL DEFAULT 0, tokens integer NOT NULL DEFAULT 0,
-    linear integer NOT NULL DEFAULT 1, gone integer NOT NULL DEFAULT 0
+    title text NOT NULL,
+    updated_at text,
+    updated_ms bigint NOT NULL,
+    mode text,
+    source text NOT NULL,
+    tags text NOT NULL,
+    archived integer,
+    lock text,
+    forked text COLLATE "C",
+    damaged text NOT NULL,
+    entries integer NOT NULL,
+    words integer NOT NULL,
+    tokens integer NOT NULL,
+    linear integer NOT NULL
 );
 CREATE INDEX capsules_stamped ON @capsules (stamp);
 CREATE INDEX capsules_forked ON @capsules (forked) WHERE forked IS NOT NULL;
+CREATE INDEX capsules_locked ON @capsules (num) WHERE lock IS NOT NULL;
+CREATE INDEX capsules_latest ON @capsules (updated_ms DESC, version DESC, id DESC) WHERE gone = 0;
 CREATE TABLE @members (agent text COLLATE "C" NOT NULL, capsule bigint NOT NULL, PRIMARY KEY (agent, capsule));
 CREATE INDEX members_in ON @members (capsule);
+
+-- `at` is the position in the history, from 0, and `front` the digest of all ids up to this message. `parent` is as in
+-- the document: NULL for the entry before, '' for a root. `words` are counted by spaces, and `length` as the full-text
+-- search splits the texts, with those of tool calls. `active`: it is on the active branch. `digest` is that of its bytes.
 CREATE TABLE @messages (
     num bigint PRIMARY KEY,
     capsule bigint NOT NULL,
@@ -442,12 +472,14 @@ CREATE TABLE @messages (
     time_ms bigint NOT NULL,
     words integer NOT NULL,
     tokens integer NOT NULL,
+    length integer NOT NULL,
     active integer NOT NULL,
     digest bigint NOT NULL
 );
 CREATE INDEX messages_in_order ON @messages (capsule, at, sender, time_ms);
 CREATE INDEX messages_by_id ON @messages (id);
--- `number` is the value if it is not a text.
+
+-- The values that filters compare. `number` is the value if it is not a text.
 CREATE TABLE @facts (
     message bigint NOT NULL,
     path text COLLATE "C" NOT NULL,
@@ -457,20 +489,17 @@ CREATE TABLE @facts (
 );
 CREATE INDEX facts_of ON @facts (message);
 CREATE INDEX facts_at ON @facts (path, type, message);
--- The words of contents (`vector`), of contents with tool calls (`tools`), and in `names` of titles with tags.
+
+-- The words of contents (`vector`), of contents with tool calls (`tools`), and in `names` of titles with tags, with
+-- their number.
 CREATE TABLE @words (num bigint PRIMARY KEY, vector tsvector NOT NULL, tools tsvector);
 CREATE INDEX words_in ON @words USING gin (vector) WITH (gin_pending_list_limit = 256);
 CREATE INDEX words_in_tools ON @words USING gin (tools) WITH (gin_pending_list_limit = 256);
-CREATE TABLE @names (num bigint PRIMARY KEY, vector tsvector NOT NULL);
+CREATE TABLE @names (num bigint PRIMARY KEY, vector tsvector NOT NULL, length integer NOT NULL);
 CREATE INDEX names_in ON @names USING gin (vector) WITH (gin_pending_list_limit = 256);
 
 -- Returns the content in the body of an entry. The JSON of PostgreSQL allows neither NUL nor a lone surrogate.
 CREATE FUNCTION @content(p_body text) RETURNS text LANGUAGE sql IMMUTABLE AS
-$$ SELECT regexp_replace(
+$$ SELECT coalesce(regexp_replace(
     p_body, '(?<!\\)((?:\\\\)*)\\u(?:0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\1\\ufffd', 'g'
-)::json ->> 'content' $$;
-CREATE VIEW @texts AS
-    SELECT m.*, coalesce(@content(e.body), '') AS content, CASE WHEN w.tools IS NOT NULL THEN e.body END AS tools
-    FROM @messages AS m JOIN @words AS w ON w.num = m.num JOIN @capsules AS c ON c.num = m.capsule
-    LEFT JOIN @documents AS d ON d.kind = 'conversations' AND d.id = c.id
-    LEFT JOIN @entries AS e ON e.doc = d.num AND e.place = m.at;
+)::json ->> 'content', '') $$;

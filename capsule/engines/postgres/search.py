@@ -1,240 +1,396 @@
-"""The search and the filters of messages in the tables of the database.
+"""Search the tables of the database: match with its full-text search, filter, and compute bm25.
 
-The classes replace those steps of the search in the index of files that use the full-text search of
-SQLite (FTS5). Its expressions are translated to `tsquery`, and the score is computed in SQL.
+`MatchedRows` finds the newest matches, and reads the rows of the hits.
+`capsule.engines.questions.search` ranks them.
 
-What must stay true: the same words, filters and profiles find the same messages as in the index of
-files, with the same score, bm25. PostgreSQL has no bm25, and no function that counts a word in a
-text. But `ts_rank` of one word is the sum of 1/n² for n from 1 to the number of its occurrences,
-divided by the limit of this sum. So the number can be derived from it. A phrase counts once.
+PostgreSQL has no bm25, and no function that counts a word in a text. But `ts_rank` of one word is the
+sum of 1/n² for n from 1 to the number of its occurrences, divided by the limit of this sum. So the
+number can be derived from it.
+
+What must stay true:
+- The same words, filters and profiles find the same messages as in the index of files. For words
+  without an asterisk the scores are the same, to the last digit: the order of the operations is that
+  of FTS5 for the owner, and that of `Corpus.fit` for an agent. A phrase counts once.
+- A score depends only on texts that the asker may read.
+- No query counts all matches of a common word.
 """
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 import orjson
 
-from capsule import timestamps
-from capsule.engines.index.parsing import tools_of
-from capsule.engines.index.search import search
-from capsule.engines.index.search.query import Phrase
-from capsule.engines.index.search.search import TITLE_WEIGHTS, Corpus, Match, SearchPage, corpus_of
-from capsule.engines.index.tables.filters import FilterMatcher, compared
-from capsule.engines.index.visibility import VisibilityFilter
+from capsule.engines.interface import CONVERSATIONS
 from capsule.engines.postgres import layout
-from capsule.engines.postgres.rows import LONGEST_WORD
-from capsule.engines.queries import FieldValue
-from capsule.format.facts import IN_LIST, NUMBER, TEXT
-from capsule.format.filters import FieldCondition
+from capsule.engines.postgres.filters import FilterMatcher
+from capsule.engines.postgres.rows import LONGEST_WORD, count_words
+from capsule.engines.postgres.tables import IndexTables
+from capsule.engines.postgres.visibility import Visibility
+from capsule.engines.queries import SearchRequest
+from capsule.engines.questions import ranking
+from capsule.engines.questions.parsing import tools_of
+from capsule.engines.questions.query import Phrase, Term, composed, tokens
+from capsule.engines.questions.ranking import K1, TITLE_WEIGHTS, B, Corpus, Match, corpus_of
+from capsule.engines.questions.search import MessageRow, Search, TitleRow
 
 #: The limit of the sums of 1/n², as PostgreSQL writes it.
-_LIMIT = 1.64493406685
-#: The sums of 1/n² for 1 to 32 occurrences. More occurrences hardly change the score.
-_SUMS = f"ARRAY{list(accumulate(1 / (n * n) for n in range(1, 33)))}::float8[]"
-#: The messages with a phrase are counted for the owner up to this number. Beyond, the estimate of
-#: PostgreSQL's planner is used.
-_MAX_COUNTED = 5000
-_PHRASE = re.compile(r'"([^"]*)"(\*?)')
-_OPERATORS = {" AND ": " & ", " OR ": " | ", " NOT ": " & !"}
+_LIMIT = "1.64493406685::float8"
+#: The sums of 1/n² for the occurrences that a `tsvector` can have.
+_SUMS = list(accumulate(1 / (n * n) for n in range(1, 256)))
+#: The messages with a phrase are counted up to this number. Beyond, it is estimated from the newest
+#: ones.
+MAX_COUNTED = 5000
+_SIGNS = {"AND": " & ", "OR": " | ", "NOT": " & !", "(": "(", ")": ")"}
 
 
-def _tsquery(match: str) -> str:
-    """Return an expression of FTS5 as a `tsquery`."""
-    # The text before the first phrase, then of each phrase: its words, its asterisk, the text after.
-    parts = _PHRASE.split(match)
-    terms = [_operators(parts[0])]
-    for words, star, text_after in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        lexemes = [f"'{word[:LONGEST_WORD]}'" for word in words.split()]
-        prefix_mark = ":*" if star else ""
-        terms += ["(", " <-> ".join(lexemes), prefix_mark, ")", _operators(text_after)]
-    return "".join(terms)
+def tsquery(terms: Iterable[Term]) -> str:
+    """Return an expression as a `tsquery`."""
+    parts = []
+    for term in terms:
+        if not isinstance(term, Phrase):
+            parts.append(_SIGNS[term])
+            continue
+        lexemes = [f"'{word[:LONGEST_WORD]}'" for word in term.words]
+        prefix_mark = ":*" if term.prefix else ""
+        parts.append(f"({' <-> '.join(lexemes)}{prefix_mark})")
+    return "".join(parts)
 
 
-def _operators(text: str) -> str:
-    for word, operator in _OPERATORS.items():
-        text = text.replace(word, operator)
-    return text
+class MatchedRows:
+    """The matches and the rows of hits for one request. See `SearchIndex`.
 
+    Args:
+        tables: The index, within a transaction.
+        request: The request.
+        visibility: What the asker may read.
+    """
 
-class PostgresSearchPage(SearchPage):
-    """One page of one search."""
+    def __init__(self, tables: IndexTables, request: SearchRequest, visibility: Visibility) -> None:
+        self._tables = tables
+        self._request = request
+        self._visibility = visibility
+        #: The number of messages with a phrase.
+        self._counts: dict[Phrase, int] = {}
 
-    def _tagged(self, tags: list[str]) -> str:
-        return ""
+    @property
+    def can_rank_all(self) -> bool:
+        return self._visibility.sees_all
 
-    def _message_matches(self) -> tuple[list[Match], bool]:
-        if self._scope_nums == [] or not self._query.match:
-            return super()._message_matches()
-        conditions, values = self._conditions()
-        fit, fit_values = self._ranking_sql()
-        matches, match_values = self._match("w", self._match_expression)
-        order = "w.num DESC"
-        limit = search.WINDOW + 1
-        if self._ranks_all:
+    def newest_nums(self) -> tuple[int, int]:
+        visibility = self._visibility
+        ((message, conversation),) = self._tables.query_once(
+            "SELECT (SELECT m.num FROM messages AS m "
+            f"WHERE {visibility.message_condition} ORDER BY m.num DESC LIMIT 1), "
+            "(SELECT c.num FROM capsules AS c "
+            f"WHERE {visibility.conversation_condition} ORDER BY c.num DESC LIMIT 1)",
+            visibility.values,
+        )
+        return message or 0, conversation or 0
+
+    # -- Conditions --------------------------------------------------------------------------------
+
+    @cached_property
+    def _scope_nums(self) -> list[int] | None:
+        """The numbers of the conversations with the ids and tags of the request. None: all.
+
+        Those that the asker may not read are among them. `_conditions` and `titles` exclude them.
+        """
+        request = self._request
+        if not (request.ids or request.tags):
+            return None
+        conditions = ["c.gone = 0"]
+        values: dict[str, Any] = {}
+        if request.ids:
+            conditions.append("c.id = ANY(%(ids)s::text[])")
+            values["ids"] = list(request.ids)
+        for number, tag in enumerate(request.tags):
+            words = tuple(word for word, _, _ in tokens(composed(tag)))
+            if words:  # Else the tags of all conversations are compared.
+                conditions.append(
+                    "c.num IN (SELECT num FROM names "
+                    f"WHERE vector @@ %(tag_{number})s::text::tsquery)"
+                )
+                values[f"tag_{number}"] = tsquery([Phrase(words)])
+        rows = self._tables.query_once(
+            f"SELECT c.num, c.tags FROM capsules AS c WHERE {' AND '.join(conditions)}", values
+        )
+        required_tags = set(request.tags)
+        return [num for num, tags in rows if required_tags <= set(orjson.loads(tags))]
+
+    @cached_property
+    def _message_conditions(self) -> tuple[str, dict[str, Any]]:
+        """The conditions of the request on the row `m` of `messages`, and the values in them."""
+        request = self._request
+        conditions = [self._visibility.message_condition]
+        values = {**self._visibility.values}
+        if request.branch == "active":
+            conditions.append("m.active = 1")
+        for column, allowed in (("role", request.roles), ("sender", request.senders)):
+            if allowed:
+                conditions.append(f"m.{column} = ANY(%({column}s)s::text[])")
+                values[f"{column}s"] = list(allowed)
+        self._narrow(conditions, values, "m.time_ms", "m.capsule")
+        if request.mode:
+            conditions.append("m.capsule IN (SELECT num FROM capsules WHERE mode = %(mode)s)")
+            values["mode"] = request.mode
+        if request.where is not None:
+            condition, filter_values = FilterMatcher(self._tables, self._visibility).condition(
+                request.where
+            )
+            conditions.append(condition)
+            values |= filter_values
+        return " AND ".join(conditions), values
+
+    def _narrow(
+        self,
+        conditions: list[str],
+        values: dict[str, Any],
+        time_column: str,
+        conversation_column: str,
+    ) -> None:
+        """Add the conditions on times and conversations, and their values."""
+        if self._request.since_ms is not None:
+            conditions.append(f"{time_column} >= %(since_ms)s")
+            values["since_ms"] = self._request.since_ms
+        if self._request.until_ms is not None:
+            conditions.append(f"{time_column} < %(until_ms)s")
+            values["until_ms"] = self._request.until_ms
+        if self._scope_nums is not None:
+            conditions.append(f"{conversation_column} = ANY(%(scope)s::bigint[])")
+            values["scope"] = self._scope_nums
+
+    # -- Messages ----------------------------------------------------------------------------------
+
+    def messages(self, search: Search) -> tuple[list[Match], bool]:
+        if self._scope_nums == []:
+            return [], False
+        conditions, values = self._message_conditions
+        values = values | {"newest": search.page.newest_num}
+        conditions = f"m.num <= %(newest)s AND {conditions}"
+        order = "m.num DESC"
+        limit = ranking.WINDOW + 1
+        fit = "1.0::float8"
+        source = "messages AS m"
+        if search.terms:
+            fit = self._fit(search, values)
+            source = "words AS w JOIN messages AS m ON m.num = w.num"
+            # The same number twice: PostgreSQL does not see that the one bounds the other.
+            conditions = f"{self._matches('query')} AND w.num <= %(newest)s AND {conditions}"
+            values["query"] = tsquery(search.terms)
+            order = "w.num DESC"
+        elif search.query.literal:  # The full-text search has only words: compare the texts.
+            source = _TEXTS
+            texts = "content(e.body)"
+            if self._request.in_tools:
+                texts += " || CASE WHEN w.tools IS NOT NULL THEN e.body ELSE '' END"
+            conditions = f"strpos({texts}, %(literal)s) > 0 AND {conditions}"
+            values["literal"] = search.query.literal
+        if search.ranks_all:
             order = "1 DESC, m.time_ms DESC, w.num DESC"
-            limit = self._request.limit + len(self._page.returned_nums) + 1
-        rows = self._db.execute(
-            f"SELECT {fit}, m.time_ms, w.num FROM words AS w JOIN messages AS m ON m.num = w.num"
-            f" WHERE {matches} AND w.num BETWEEN ? AND ? AND {conditions} ORDER BY {order} LIMIT "
-            f"{limit}",
-            (*fit_values, *match_values, *self._message_num_range(), *values),
-        ).fetchall()
-        if self._ranks_all:
+            limit = self._request.limit + len(search.page.returned_nums) + 1
+        rows = self._tables.query_once(
+            f"SELECT {fit}, m.time_ms, m.num FROM {source} WHERE {conditions} "
+            f"ORDER BY {order} LIMIT {limit}",
+            values,
+        )
+        if search.ranks_all:
             return rows, len(rows) == limit
-        return rows[: search.WINDOW], len(rows) > search.WINDOW
+        return rows[: ranking.WINDOW], len(rows) > ranking.WINDOW
 
-    def _ranking_sql(self) -> tuple[str, list[str]]:
-        """Return the score of a message as SQL, and the values bound in it."""
-        if not self._query.phrases:
-            return "1.0::float8", []
-        vector = "coalesce(w.tools, w.vector)" if self._request.in_tools else "w.vector"
-        rank = f"ts_rank('{{1,1,1,1}}', {vector}, ?::tsquery) * {_LIMIT}"
-        counts = []
-        for phrase in self._query.phrases:
-            if len(phrase.words) > 1:
-                counts.append(f"({vector} @@ ?::tsquery)::int")
-            elif phrase.prefix:  # Several words can begin with it, so the sum gives no count.
-                counts.append(f"({rank})")
-            else:
-                counts.append(f"width_bucket({rank} + 1e-6, {_SUMS})")
-        values = [_tsquery(str(phrase)) for phrase in self._query.phrases]
-        return self._corpus().fit_in("m.words", counts), values
-
-    def _match(self, table: str, expression: str) -> tuple[str, list[str]]:
-        """Return an expression as a condition on a row of `words`, and the values bound in it."""
-        query = _tsquery(expression)
+    def _matches(self, name: str) -> str:
+        """Return the condition that a row `w` of `words` matches the `tsquery` of a name."""
         if not self._request.in_tools:
-            return f"{table}.vector @@ ?::tsquery", [query]
-        return f"({table}.vector @@ ?::tsquery OR {table}.tools @@ ?::tsquery)", [query, query]
+            return f"w.vector @@ %({name})s::text::tsquery"
+        return f"(w.vector @@ %({name})s::text::tsquery OR w.tools @@ %({name})s::text::tsquery)"
 
-    def _corpus(self) -> Corpus:
+    def _fit(self, search: Search, values: dict[str, Any]) -> str:
+        """Return the bm25 of a message as SQL. The values in it are added to `values`."""
+        phrases = search.query.phrases
+        if not phrases:
+            return "1.0::float8"
+        corpus = self._message_corpus(phrases)
+        values["sums"] = _SUMS
+        length = "m.length" if self._visibility.sees_all else "m.words"
+        average_length = _float(corpus.average_length)
+        relative_length = f"{_float(1 - B)} + {_float(B)} * {length} / {average_length}"
+        norm = f"{_float(K1)} * ({relative_length})"
+        terms = []
+        for number, (phrase, idf) in enumerate(zip(phrases, corpus.idf, strict=True)):
+            name = f"phrase_{number}"
+            values[name] = tsquery([phrase])
+            count = f"{self._occurrences(phrase, name)}::float8"
+            if self._visibility.sees_all:
+                terms.append(f"{_float(idf)} * (({count} * {_float(K1 + 1)}) / ({count} + {norm}))")
+            else:
+                terms.append(f"{_float(idf)} * {count} * {_float(K1 + 1)} / ({count} + {norm})")
+        return " + ".join(terms)
+
+    def _occurrences(self, phrase: Phrase, name: str) -> str:
+        """Return the number of times that a phrase is in a message as SQL."""
+        vector = "coalesce(w.tools, w.vector)" if self._request.in_tools else "w.vector"
+        query = f"%({name})s::text::tsquery"
+        if len(phrase.words) > 1:
+            return f"({vector} @@ {query})::integer"
+        rank = f"ts_rank('{{1,1,1,1}}', {vector}, {query})::float8 * {_LIMIT}"
+        if phrase.prefix:  # Several words can begin with it, so the sum gives no count.
+            return f"({rank})"
+        return f"width_bucket({rank} + 1e-6::float8, %(sums)s::float8[])"
+
+    def _message_corpus(self, phrases: Sequence[Phrase]) -> Corpus:
         """Return the statistics of the messages that the asker may read."""
-        visible = self._visibility.message_condition
-        phrases = self._query.phrases
-        if self._visibility.visible_from_ms:
-            totals = f"SELECT count(*), avg(words)::float8 FROM messages AS m WHERE {visible}"
+        texts, words = self._message_sums
+        counts = [self._count_messages_with(phrase, texts) for phrase in phrases]
+        average_length = words / texts if texts else None
+        return corpus_of(texts, average_length, counts, phrases, ())
+
+    @cached_property
+    def _message_sums(self) -> tuple[int, int]:
+        """The number of messages that the asker may read, and of the words in them."""
+        visibility = self._visibility
+        if visibility.sees_all:
+            ((texts, words),) = self._tables.query("SELECT texts, text_words FROM indexed")
+            return texts, words
+        partial = visibility.values | {"partial": list(visibility.visible_from_ms)}
+        ((texts, words),) = self._tables.query_once(
+            "SELECT coalesce(sum(c.entries), 0)::bigint, coalesce(sum(c.words), 0)::bigint "
+            f"FROM capsules AS c WHERE gone = 0 AND {visibility.conversation_condition} "
+            "AND c.num <> ALL(%(partial)s::bigint[])",
+            partial,
+        )
+        if visibility.visible_from_ms:
+            ((part_texts, part_words),) = self._tables.query_once(
+                "SELECT count(*), coalesce(sum(m.words), 0)::bigint FROM messages AS m "
+                f"WHERE m.capsule = ANY(%(partial)s::bigint[]) AND {visibility.message_condition}",
+                partial,
+            )
+            texts += part_texts
+            words += part_words
+        return texts, words
+
+    def _count_messages_with(self, phrase: Phrase, texts: int) -> int:
+        """Return the number of messages with a phrase, among `texts` messages.
+
+        If they are many, only the newest are counted. Cost: reading up to `MAX_COUNTED` messages.
+        """
+        if phrase not in self._counts:
+            visible = self._visibility.message_condition
+            values = self._visibility.values | {"phrase": tsquery([phrase])}
+            ((count, oldest_num),) = self._tables.query_once(
+                "SELECT count(*), min(num) FROM (SELECT w.num FROM words AS w "
+                f"JOIN messages AS m ON m.num = w.num WHERE {self._matches('phrase')} "
+                f"AND {visible} ORDER BY w.num DESC LIMIT {MAX_COUNTED}) AS newest",
+                values,
+            )
+            if count == MAX_COUNTED:
+                ((newest_texts,),) = self._tables.query_once(
+                    f"SELECT count(*) FROM messages AS m WHERE m.num >= %(oldest)s AND {visible}",
+                    self._visibility.values | {"oldest": oldest_num},
+                )
+                count = max(count, count * texts // newest_texts)
+            self._counts[phrase] = count
+        return self._counts[phrase]
+
+    # -- Titles ------------------------------------------------------------------------------------
+
+    def titles(self, search: Search) -> tuple[list[Match], bool]:
+        if self._scope_nums == []:
+            return [], False
+        visibility = self._visibility
+        conditions = ["c.num <= %(newest)s", "c.gone = 0", visibility.conversation_condition]
+        values = visibility.values | {"newest": search.page.newest_title_num}
+        self._narrow(conditions, values, "c.updated_ms", "c.num")
+        if self._request.mode:
+            conditions.append("c.mode = %(mode)s")
+            values["mode"] = self._request.mode
+        source = "capsules AS c"
+        if search.terms:
+            source = "names AS n JOIN capsules AS c ON c.num = n.num"
+            conditions.append("n.vector @@ %(query)s::text::tsquery")
+            values["query"] = tsquery(search.terms)
         else:
-            columns = "coalesce(sum(entries), 0), sum(words)::float8 / nullif(sum(entries), 0)"
-            totals = (
-                f"SELECT {columns} FROM capsules AS c WHERE gone = 0 AND "
-                f"{self._visibility.conversation_condition}"
-            )
-        texts, average = self._db.execute(totals).fetchone() or (0, None)
-        counts = [self._count_messages_with(phrase, visible) for phrase in phrases]
-        return corpus_of(texts, average, counts, phrases, ())
+            conditions.append("strpos(c.title, %(literal)s) > 0")
+            values["literal"] = search.query.literal
+        limit = None if search.ranks_all else ranking.WINDOW + 1
+        rows = self._tables.query_once(
+            f"SELECT c.updated_ms, c.num, c.title, c.tags FROM {source} "
+            f"WHERE {' AND '.join(conditions)} ORDER BY c.num DESC LIMIT %(limit)s",
+            values | {"limit": limit},
+        )
+        matches = self._ranked_titles(search, rows)
+        if search.ranks_all:
+            return matches, False
+        return matches[: ranking.WINDOW], len(matches) > ranking.WINDOW
 
-    def _count_messages_with(self, phrase: Phrase, visible: str) -> int:
-        """Return the number of messages with a phrase. `visible` is a condition on the messages."""
-        matches, values = self._match("w", str(phrase))
-        if not self._visibility.sees_all:
-            joined = f"words AS w JOIN messages AS m ON m.num = w.num WHERE {matches} AND {visible}"
-            return int(self._first_value(f"SELECT count(*) FROM {joined}", values))
-        matching_rows = f"SELECT 1 FROM words AS w WHERE {matches}"
-        statement = f"SELECT count(*) FROM ({matching_rows} LIMIT {_MAX_COUNTED}) AS max_looked_up"
-        count = int(self._first_value(statement, values))
-        if count == _MAX_COUNTED:
-            plan = self._first_value(f"EXPLAIN (FORMAT JSON) {matching_rows}", values)
-            count = max(count, int(plan[0]["Plan"]["Plan Rows"]))
-        return count
+    def _ranked_titles(self, search: Search, rows: list[tuple[Any, ...]]) -> list[Match]:
+        """Return titles (time, number, title and tags) with their bm25."""
+        if not search.terms or not rows:
+            return [(1.0, updated_ms, num) for updated_ms, num, *_ in rows]
+        corpus = self._title_corpus(search.query.phrases)
+        matches = []
+        for updated_ms, num, title, tags in rows:
+            if self._visibility.sees_all:
+                tag_lines = "\n".join(orjson.loads(tags))
+                length = count_words(title) + count_words(tag_lines)
+                fit = corpus.fit_as_fts5(length, title, tag_lines)
+            else:
+                fit = corpus.fit(len(title + tags), title, tags)
+            matches.append((fit, updated_ms, num))
+        return matches
 
-    def _first_value(self, statement: str, values: list[str]) -> Any:
-        row = self._db.execute(statement, values).fetchone()
-        return row[0] if row else 0
-
-    def _title_matches(self, conditions: str, values: list[Any], limit: int) -> list[Match]:
-        if not self._query.match:
-            return super()._title_matches(conditions, values, limit)
-        limit_clause = "" if limit < 0 else f" LIMIT {limit}"
-        rows = self._db.execute(
-            "SELECT c.updated_ms, c.num, c.title, c.tags FROM names AS n JOIN capsules AS c ON "
-            "c.num = n.num"
-            f" WHERE n.vector @@ ?::tsquery AND {conditions} ORDER BY c.num DESC{limit_clause}",
-            (_tsquery(self._match_expression), *values),
-        ).fetchall()
-        if not rows:
-            return []
+    def _title_corpus(self, phrases: Sequence[Phrase]) -> Corpus:
+        """Return the statistics of the titles with tags that the asker may read."""
         visible = f"c.gone = 0 AND {self._visibility.conversation_condition}"
-        totals = (
-            "SELECT count(*), avg(length(c.title || c.tags))::float8 FROM capsules AS c "
-            f"WHERE {visible}"
-        )
-        texts, average = self._db.execute(totals).fetchone() or (0, None)
-        joined = (
-            "names AS n JOIN capsules AS c ON c.num = n.num WHERE n.vector @@ ?::tsquery "
-            f"AND {visible}"
-        )
-        phrases = self._query.phrases
-        counts = [
-            int(self._first_value(f"SELECT count(*) FROM {joined}", [_tsquery(str(phrase))]))
-            for phrase in phrases
-        ]
-        corpus = corpus_of(texts, average, counts, phrases, TITLE_WEIGHTS)
-        return [
-            (corpus.fit(len(title + tags), title, tags), updated_ms, num)
-            for updated_ms, num, title, tags in rows
-        ]
-
-    def _tools(self, tools: str) -> str:
-        return tools_of(layout.entries_in([tools], "the message")[0]) or ""
-
-
-class PostgresFilterMatcher(FilterMatcher):
-    """Finds the messages that match filters."""
-
-    max_looked_up = 1 << 62  # PostgreSQL needs no other way for many messages.
-
-    def _compare_values(self, test: FieldCondition) -> set[int]:
-        condition, values = compared(test)
-        if test.operator == "$empty":
-            condition = (
-                f"(type = 0 OR type = {TEXT} AND value = '' OR type IN (4, 5) AND number = 0) "
-                "AND ? = 1"
+        if self._visibility.sees_all:
+            statement = "SELECT titles, title_words FROM indexed"
+        else:
+            statement = (
+                "SELECT count(*), coalesce(sum(length(c.title || c.tags)), 0)::bigint "
+                f"FROM capsules AS c WHERE {visible}"
             )
-        elif test.operator == "$exists":
-            condition = "? = 1"
-        elif not isinstance(values[-1], str):
-            condition = condition.replace("value", "number")
-            values = [
-                Decimal(repr(value)) if isinstance(value, float) else value for value in values
-            ]
-        return self._numbers(condition, [*self._scope, test.path, *values])
+        ((titles, length),) = self._tables.query_once(statement, self._visibility.values)
+        counts = []
+        for phrase in phrases:
+            ((count,),) = self._tables.query_once(
+                "SELECT count(*) FROM names AS n JOIN capsules AS c ON c.num = n.num "
+                f"WHERE n.vector @@ %(phrase)s::text::tsquery AND {visible}",
+                self._visibility.values | {"phrase": tsquery([phrase])},
+            )
+            counts.append(count)
+        average_length = length / titles if titles else None
+        return corpus_of(titles, average_length, counts, phrases, TITLE_WEIGHTS)
 
-    def _numbers(self, condition: str, values: list[Any]) -> set[int]:
-        rows = self._db.execute(
-            f"SELECT message FROM {self._source} AND path = ? AND {condition}", values
+    # -- Hits --------------------------------------------------------------------------------------
+
+    def message_rows(self, nums: Sequence[int]) -> dict[int, MessageRow]:
+        rows = {}
+        for num, body, active, *shown in self._tables.query(
+            "SELECT m.num, e.body, m.active, c.id, c.title, m.id, m.at, m.role, m.sender, m.time_ms "
+            f"FROM {_TEXTS} WHERE m.num = ANY(%(nums)s::bigint[])",
+            {"nums": list(nums)},
+        ):
+            entry = layout.entries_in([body], "the message")[0]
+            content = entry["content"]
+            values: list[Any] = [*shown, content, tools_of(entry), active]
+            rows[num] = MessageRow._make(values)
+        return rows
+
+    def title_row(self, num: int) -> TitleRow:
+        ((id, title, updated_at, tags),) = self._tables.query(
+            "SELECT id, title, updated_at, tags FROM capsules WHERE num = %(num)s", {"num": num}
         )
-        return {number for (number,) in rows}
-
-    def _match_texts(self, test: FieldCondition) -> set[int]:
-        condition = f"type IN ({TEXT}, {TEXT + IN_LIST}) AND {self._visible_condition}"
-        rows = self._db.execute(
-            f"SELECT message, value FROM {self._source} AND path = ? AND {condition}",
-            [*self._scope, test.path],
-        )
-        matches = self._in_time(test)
-        return {number for number, value in rows if matches(value)}
+        return TitleRow(id, title, updated_at, orjson.loads(tags))
 
 
-def values_of(db: Any, path: str, conversation: str, hidden: VisibilityFilter) -> list[FieldValue]:
-    """Return the values of a field in a conversation; see `filters.values_of`."""
-    conditions = " AND ".join(
-        ["c.id = ?", "f.path = ?", *hidden.conditions("m.capsule", "m.time_ms")]
-    )
-    rows = db.execute(
-        "SELECT f.value, f.number IS NULL, count(*), max(m.time_ms) FROM capsules AS c"
-        " JOIN messages AS m ON m.capsule = c.num JOIN facts AS f ON f.message = m.num WHERE "
-        f"{conditions}"
-        f" AND f.type IN ({NUMBER}, {TEXT}, {NUMBER + IN_LIST}, {TEXT + IN_LIST})"
-        " GROUP BY 1, 2 ORDER BY 4 DESC, 2, 1",
-        (conversation, path),
-    )
-    values = []
-    for text, is_text, count, time_ms in rows:
-        value = text if is_text else orjson.loads(text)
-        time = timestamps.blank_if_unknown(timestamps.from_ms(time_ms))
-        values.append(FieldValue(value, count, time))
-    return values
+#: The messages with their texts.
+_TEXTS = f"""messages AS m JOIN words AS w ON w.num = m.num JOIN capsules AS c ON c.num = m.capsule
+    JOIN documents AS d ON d.kind = '{CONVERSATIONS}' AND d.id = c.id
+    JOIN entries AS e ON e.doc = d.num AND e.place = m.at"""
+
+
+def _float(number: float) -> str:
+    """Return a number as SQL that has all of its digits."""
+    return f"'{number!r}'::float8"

@@ -358,7 +358,7 @@ OF_SOME_WRITES |= {"capsule.store.change.head_changes", "capsule.store.creation"
 #: Modules for messages that the index does not know yet, and for questions about them.
 OF_NEW_MESSAGES = {
     "capsule.engines.index.tables.filters",
-    "capsule.engines.index.parsing",
+    "capsule.engines.questions.parsing",
     "capsule.engines.index.tables.writer",
 }
 OF_NEW_MESSAGES |= {"capsule.format.facts", "capsule.format.filters"}

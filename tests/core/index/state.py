@@ -13,7 +13,7 @@ from capsule import Store
 from capsule.engines.changes import Change
 from capsule.engines.index.index import Index
 from capsule.engines.index.queries import IndexQueries
-from capsule.engines.index.search.query import fold
+from capsule.engines.questions.query import fold
 
 MESSAGES = """
     SELECT capsules.id, at, messages.id, parent, role, sender, time_ms, messages.words, active, content, tools,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from capsule import InvalidInput, Store
 from capsule.engines.index.tables import filters
 from capsule.engines.index.visibility import SEES_ALL
+from capsule.engines.questions import filter_sets
 from capsule.format.facts import LONGEST_TEXT, facts_of
 from capsule.format.filters import MAX_CONDITIONS, MAX_DEPTH, parse
 from capsule.format.json import codec
@@ -353,7 +354,7 @@ def test_a_pattern_that_would_run_away_in_python_is_answered(pattern: str) -> No
 def test_patterns_are_stopped_when_their_time_is_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filters, "_MATCHED_S", 0.0)
+    monkeypatch.setattr(filter_sets, "_MATCHED_S", 0.0)
     for operator in ("$regex", "$text"):
         with pytest.raises(InvalidInput, match="takes longer"):
             places(store, {"topic": {operator: "api"}})

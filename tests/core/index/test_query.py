@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule.engines.index.search import words
-from capsule.engines.index.search.query import (
+from capsule.engines.questions.query import (
     MAX_WORDS,
     Phrase,
+    as_fts5,
     composed,
     count,
     fold,
@@ -41,7 +42,7 @@ def db() -> Iterator[sqlite3.Connection]:
 
 
 def matches(db: sqlite3.Connection, text: str) -> list[int]:
-    match = parse(text).match
+    match = as_fts5(parse(text).terms)
     return [
         num
         for (num,) in db.execute(
@@ -94,7 +95,7 @@ def test_syntax_is_understood_and_all_else_is_words(db: sqlite3.Connection) -> N
 
 def test_a_text_without_words_is_looked_for_as_it_is() -> None:
     for text in ['"', "*", "(", ":)", '""', "...", " ", "", "*\"('", "\x00\x01"]:
-        assert parse(text).match == ""
+        assert parse(text).terms == ()
         assert parse(text).literal == text.strip()
 
 
@@ -111,21 +112,21 @@ def test_words_behind_the_first_many_are_passed_over() -> None:
 
 def test_an_operator_whose_words_were_skipped_is_no_word() -> None:
     many = " ".join(f"word{number}" for number in range(MAX_WORDS))
-    assert parse(f"{many} NOT (one OR two)").match == parse(many).match
+    assert parse(f"{many} NOT (one OR two)").terms == parse(many).terms
     for last_part in ("AND foo", "OR (foo", "NOT foo", "AND (foo bar)"):
-        assert parse(f"{many} {last_part}").match == parse(many).match
+        assert parse(f"{many} {last_part}").terms == parse(many).terms
 
 
 def test_an_operator_before_the_cut_of_a_long_query_is_no_word() -> None:
-    assert parse("plan AND" + " " * 50_000 + "budget").match == parse("plan").match
-    assert parse("plan OR " + "x" * 50_000).match == parse("plan").match
+    assert parse("plan AND" + " " * 50_000 + "budget").terms == parse("plan").terms
+    assert parse("plan OR " + "x" * 50_000).terms == parse("plan").terms
 
 
 def test_parentheses_stay_if_the_operand_after_them_was_skipped() -> None:
     few = " ".join(f"word{number}" for number in range(MAX_WORDS - 3))
     query = f"plan NOT (old draft) {few}"
-    assert parse(f"{query} AND (foo").match == parse(query).match
-    assert parse(f"{few} plan NOT (old draft) AND foo").match.endswith(
+    assert parse(f"{query} AND (foo").terms == parse(query).terms
+    assert as_fts5(parse(f"{few} plan NOT (old draft) AND foo").terms).endswith(
         '"plan" NOT ( "old" AND "draft" )'
     )
 
@@ -144,8 +145,10 @@ def test_a_query_of_a_hundred_kilobytes_is_understood(db: sqlite3.Connection) ->
     ]:
         assert len(text) > 60_000
         query = parse(text)
-        if query.match:
-            db.execute("SELECT rowid FROM words WHERE words MATCH ?", (query.match,)).fetchall()
+        if query.terms:
+            db.execute(
+                "SELECT rowid FROM words WHERE words MATCH ?", (as_fts5(query.terms),)
+            ).fetchall()
         else:
             assert query.literal == text
 
@@ -166,12 +169,13 @@ SYNTAX = st.sampled_from(
 @given(st.one_of(st.text(), st.lists(SYNTAX).map(" ".join), st.lists(SYNTAX).map("".join)))
 def test_no_text_is_an_error(text: str) -> None:
     query = parse(text)
-    if query.match:
+    if query.terms:
         db = sqlite3.connect(":memory:")
         words.create(db)
         words.add(db, [(1, text, text)])
         db.execute(
-            "SELECT rowid FROM words WHERE words MATCH ?", (f"{{content}} : ({query.match})",)
+            "SELECT rowid FROM words WHERE words MATCH ?",
+            (f"{{content}} : ({as_fts5(query.terms)})",),
         ).fetchall()
         db.close()
     else:

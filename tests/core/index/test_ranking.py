@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from capsule import Store, timestamps
-from capsule.engines.index.search import search as search_module
-from capsule.engines.index.search.search import PROFILES, profile_of
+from capsule.engines.questions import ranking
+from capsule.engines.questions.ranking import PROFILES, profile_of
 from tests.core.index.state import asked
 
 NOW_MS = 1_750_000_000_000
@@ -109,7 +109,7 @@ def test_words_in_a_title_count_more_than_in_tags(store: Store) -> None:
 def test_only_the_newest_matches_are_ranked_when_there_are_very_many(
     store: Store, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    monkeypatch.setattr(search_module, "WINDOW", 5)
+    monkeypatch.setattr(ranking, "WINDOW", 5)
     fill(store, ("plan", 0), *((f"one of many plan texts {n}", 0) for n in range(8)))
     found = order(store, "plan", profile=profile)
     assert len(found) == 5

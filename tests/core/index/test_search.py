@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsule import InvalidInput, Store
-from capsule.engines.index.search import search as search_module
-from capsule.engines.index.search.query import composed, is_continuous, tokens
 from capsule.engines.index.tables import writer
+from capsule.engines.questions import ranking
+from capsule.engines.questions.query import composed, is_continuous, tokens
 
 #: Several languages, with and without spaces; what a person looks for in them.
 CORPUS = (
@@ -357,7 +357,7 @@ def test_pages_repeat_nothing_and_skip_nothing_while_others_append(
 def test_pages_go_on_behind_the_newest_matches_that_are_ranked(
     store: Store, monkeypatch: pytest.MonkeyPatch, query: str, profile: str
 ) -> None:
-    monkeypatch.setattr(search_module, "WINDOW", 8)
+    monkeypatch.setattr(ranking, "WINDOW", 8)
     store.create(
         id="c",
         title="word :)",
@@ -377,7 +377,7 @@ def test_pages_go_on_behind_the_newest_matches_that_are_ranked(
 def test_pages_of_titles_go_on_too(
     store: Store, monkeypatch: pytest.MonkeyPatch, query: str
 ) -> None:
-    monkeypatch.setattr(search_module, "WINDOW", 4)
+    monkeypatch.setattr(ranking, "WINDOW", 4)
     for number in range(15):
         store.create(
             id=f"c{number}", title="word ~", messages=[{"role": "user", "content": "word ~"}]

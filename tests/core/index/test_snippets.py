@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsule.engines.index.search.query import composed, parse, tokens
-from capsule.engines.index.search.search import snippet
+from capsule.engines.questions.query import composed, parse, tokens
+from capsule.engines.questions.snippets import snippet
 
 
 def shown(text: str, query: str, width: int = 40) -> str:

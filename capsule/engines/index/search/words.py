@@ -18,7 +18,7 @@ from functools import partial
 
 import orjson
 
-from capsule.engines.index.search.query import fold
+from capsule.engines.questions.query import fold
 
 #: messages.num, content, tools.
 WordsRow = tuple[int, str, str | None]

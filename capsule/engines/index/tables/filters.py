@@ -11,29 +11,21 @@ What must stay true: nothing that a caller gives becomes SQL, only a bound value
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.search.query import composed, tokens
 from capsule.engines.index.visibility import VisibilityFilter
 from capsule.engines.queries import FieldValue
+from capsule.engines.questions.filter_sets import TYPES, TextPatterns, match_set
 from capsule.engines.read_marks import MessagePosition
-from capsule.errors import InvalidInput
-from capsule.format import filters
-from capsule.format.facts import BOOL, IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT
+from capsule.format.facts import IN_LIST, LIST, NULL, NUMBER, OBJECT, TEXT
 from capsule.format.filters import FieldCondition, Filter, kind_of
-
-#: The time for comparing texts with all patterns of a filter, in seconds.
-_MATCHED_S = 1.0
 
 # -- Matching --------------------------------------------------------------------------------------
 
-_TYPES = {"null": NULL, "boolean": BOOL, "number": NUMBER, "text": TEXT}
 #: Whether a value, or one element of a list, has a type.
 _VALUE_OR_ELEMENT = "type IN (?, ?) AND value"
 _ORDERS = {
@@ -54,36 +46,6 @@ _IN_CONVERSATION = "capsule = (SELECT num FROM capsules WHERE id = ?)"
 _MESSAGE_IN_CONVERSATION = f"message IN (SELECT num FROM messages WHERE {_IN_CONVERSATION})"
 
 
-class MatchSet(NamedTuple):
-    """A set of messages.
-
-    Attributes:
-        numbers: Row numbers of messages.
-        all_but: False: the set has these messages. True: it has all other messages.
-    """
-
-    numbers: set[int]
-    all_but: bool = False
-
-    def negated(self) -> MatchSet:
-        """Return the set of all other messages."""
-        return MatchSet(self.numbers, not self.all_but)
-
-
-def _intersection(sets: Iterable[MatchSet]) -> MatchSet:
-    """Intersect sets. Without any, return the set of all messages."""
-    excluded: set[int] = set()
-    included: list[set[int]] = []
-    for match_set in sets:
-        if match_set.all_but:
-            excluded |= match_set.numbers
-        else:
-            included.append(match_set.numbers)
-    if not included:
-        return MatchSet(excluded, all_but=True)
-    return MatchSet(set.intersection(*included) - excluded)
-
-
 class FilterMatcher:
     """Finds the messages that match filters.
 
@@ -102,8 +64,7 @@ class FilterMatcher:
         self, db: sqlite3.Connection, visibility: VisibilityFilter, conversation: str | None = None
     ) -> None:
         self._db = db
-        self._deadline = time.monotonic() + _MATCHED_S
-        self._is_late = False
+        self._patterns = TextPatterns()
         self._scope = [] if conversation is None else [conversation]
         if self._scope:
             self._source = f"facts WHERE {_MESSAGE_IN_CONVERSATION}"
@@ -116,24 +77,12 @@ class FilterMatcher:
                 f"message IN (SELECT m.num FROM messages AS m WHERE {visible})"
             )
 
-    def match(self, filter: Filter) -> MatchSet:
-        """Return the messages that match a filter. Raises InvalidInput if its patterns take too
-        long.
-        """
-        if isinstance(filter, FieldCondition):
-            return MatchSet(self._messages_passing(filter))
-        parts = [self.match(part) for part in filter.parts]
-        if filter.kind == "and":
-            return _intersection(parts)
-        if filter.kind == "or":  # De Morgan: a message matches unless it matches none of them.
-            return _intersection(part.negated() for part in parts).negated()
-        return _intersection(parts).negated()
-
     def condition(self, filter: Filter) -> tuple[str, list[Any]]:
-        """Return a filter as a condition on the row `m` of `messages`, and the values bound
-        in it.
+        """Return a filter as a condition on the row `m` of `messages`, and the values bound in it.
+
+        Raises InvalidInput if its patterns take too long.
         """
-        numbers, all_but = self.match(filter)
+        numbers, all_but = match_set(filter, self._messages_passing)
         negation = "NOT " if all_but else ""
         if len(numbers) > self.max_looked_up:
             self._db.create_function("fits", 1, numbers.__contains__)
@@ -149,11 +98,7 @@ class FilterMatcher:
             numbers = self._compare_values(test)
         if test.path == "thread" and test.operator == "$in":
             numbers |= self._thread_roots(test.value)
-        if self._is_late:
-            raise InvalidInput(
-                f"the filter was stopped: {test.operator} on {test.path!r} takes longer than "
-                f"{_MATCHED_S:.0f} s; give a simpler pattern"
-            )
+        self._patterns.ensure_in_time(test)
         return numbers
 
     def _thread_roots(self, ids: Iterable[Any]) -> set[int]:
@@ -168,7 +113,7 @@ class FilterMatcher:
 
     def _compare_values(self, test: FieldCondition) -> set[int]:
         """Return the messages whose value meets a comparison."""
-        condition, values = compared(test)
+        condition, values = _compared(test)
         row = self._db.execute(
             f"SELECT json_group_array(message) FROM {self._source} AND path = ? AND {condition}",
             [*self._scope, test.path, *values],
@@ -180,7 +125,7 @@ class FilterMatcher:
 
         SQLite calls a function for each text, at half the cost of returning the texts.
         """
-        self._db.create_function("matches", 1, self._in_time(test))
+        self._db.create_function("matches", 1, self._patterns.matcher(test))
         # In a CASE, the function is called only if the condition before it is true.
         condition = (
             f"type IN ({TEXT}, {TEXT + IN_LIST}) AND "
@@ -192,28 +137,11 @@ class FilterMatcher:
         )
         return {number for (number,) in rows}
 
-    def _in_time(self, test: FieldCondition) -> Callable[[str], bool]:
-        """Return a function that compares a text with a pattern. After the deadline it
-        stops that.
-        """
-        if test.operator == "$regex":
-            matches: Callable[[str], bool] = filters.compile_pattern(test.value)
-        else:
-            matches = partial(_has_words, _words(test.value))
 
-        def matches_in_time(text: str) -> bool:
-            if time.monotonic() > self._deadline:
-                self._is_late = True
-                return False
-            return matches(text)
-
-        return matches_in_time
-
-
-def compared(test: FieldCondition) -> tuple[str, list[Any]]:
+def _compared(test: FieldCondition) -> tuple[str, list[Any]]:
     """Return a comparison as a condition on a row of `facts`, and the values bound in it."""
     values = list(test.value) if isinstance(test.value, tuple) else [test.value]
-    type = _TYPES[kind_of(values[0])]
+    type = TYPES[kind_of(values[0])]
     match test.operator:
         case "$in":
             bound_values = [0 if value is None else value for value in values]
@@ -228,18 +156,6 @@ def compared(test: FieldCondition) -> tuple[str, list[Any]]:
     return _VALUES[test.operator], values
 
 
-def _words(text: str) -> set[str]:
-    return {word for word, _, _ in tokens(composed(text))}
-
-
-def _has_words(words: set[str], text: str) -> bool:
-    """Return whether a text has all words."""
-    # Most texts have none of the words, and splitting them takes long.
-    if text.isascii() and any(word not in text.lower() for word in words):
-        return False
-    return words <= _words(text)
-
-
 # -- Queries ---------------------------------------------------------------------------------------
 
 
@@ -248,13 +164,12 @@ def messages_with(
     filter: Filter,
     conversation: str | None,
     visibility: VisibilityFilter,
-    matcher_class: type[FilterMatcher] = FilterMatcher,
 ) -> list[MessagePosition]:
     """Return the messages that match a filter, in the order of their positions.
 
     Searches one conversation, or all valid ones (None).
     """
-    condition, values = matcher_class(db, visibility, conversation).condition(filter)
+    condition, values = FilterMatcher(db, visibility, conversation).condition(filter)
     conditions = [condition, "c.damaged = ''", *visibility.conditions("m.capsule", "m.time_ms")]
     if conversation is not None:
         conditions.append("m.capsule = (SELECT num FROM capsules WHERE id = ?)")

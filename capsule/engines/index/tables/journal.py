@@ -11,13 +11,12 @@ What must stay true: from a cursor, a follower gets every later change, perhaps 
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from capsule.errors import InvalidInput
+from capsule.engines.questions.change_cursors import ChangeCursor
 from capsule.timestamps import from_ms
 
 if TYPE_CHECKING:
@@ -32,42 +31,6 @@ _PRUNE_INTERVAL = 256
 _SLACK_MS = 5000
 #: A later time in nanoseconds would not fit into a number of SQLite.
 _MAX_TIME_MS = 2**43
-_CURSOR = re.compile(r"(\w+)\.(\d{1,19})\.(\d{1,19})(?:\.(\d{1,19}))?", re.ASCII)
-#: The longest piece of an invalid cursor in an error.
-_MAX_SHOWN = 60
-
-
-class Cursor(NamedTuple):
-    """A position in the journal.
-
-    Attributes:
-        generation: The generation of the index.
-        seq: The last change that was read.
-        time_ms: Everything before this time was read, in milliseconds since 1970.
-        skip: The number of messages of the next change that were read, too.
-    """
-
-    generation: str
-    seq: int
-    time_ms: int
-    skip: int = 0
-
-    def __str__(self) -> str:
-        text = f"{self.generation}.{self.seq}.{self.time_ms}"
-        return f"{text}.{self.skip}" if self.skip else text
-
-    @classmethod
-    def parse(cls, text: str) -> Cursor:
-        """Parse a cursor. Raises InvalidInput if `text` is none."""
-        match = _CURSOR.fullmatch(text)
-        if match is not None:
-            seq, time_ms, skip = (int(number or 0) for number in match.groups()[1:])
-            if seq < 2**62 and time_ms < 2**62:
-                return cls(match[1], seq, time_ms, skip)
-        excerpt = text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
-        raise InvalidInput(
-            f"{excerpt!r} is not a cursor of changes; use the cursor of a change, or none"
-        )
 
 
 def record(
@@ -101,7 +64,7 @@ def newest_seq(db: sqlite3.Connection) -> int:
 
 
 def read(
-    db: sqlite3.Connection, generation: str, cursor: Cursor, limit: int
+    db: sqlite3.Connection, generation: str, cursor: ChangeCursor, limit: int
 ) -> list[Change] | None:
     """Return at most `limit` changes after a cursor.
 
@@ -128,46 +91,11 @@ def read(
             # The beginning of this change was reported alone: report the rest.
             kind = "appended"
             fields["messages"] = fields["messages"][skip:]
-        fields["before"] = str(Cursor(generation, seq - 1, since_ms, skip))
-        changes.append(_change(kind, id, at_ms, str(Cursor(generation, seq, since_ms)), fields))
+        fields["before"] = str(ChangeCursor(generation, seq - 1, since_ms, skip))
+        changes.append(
+            _change(kind, id, at_ms, str(ChangeCursor(generation, seq, since_ms)), fields)
+        )
     return changes
-
-
-def advance(cursor: str, messages: int) -> str:
-    """Return a cursor that skips so many more messages of the next change."""
-    parsed = Cursor.parse(cursor)
-    return str(parsed._replace(skip=parsed.skip + messages))
-
-
-def is_same_position(cursor: str, other_cursor: str) -> bool:
-    """Return whether two cursors have the same next change, whatever they skip of it."""
-    return Cursor.parse(cursor)[:3] == Cursor.parse(other_cursor)[:3]
-
-
-def visible_part(
-    change: Change, visible_from_ms: int, visible_positions: dict[str, int]
-) -> list[Change]:
-    """Return the part of a change for an agent that reads the conversation from a time on.
-
-    Args:
-        change: The change.
-        visible_from_ms: The time, in milliseconds since 1970.
-        visible_positions: The positions of the messages since then, by id.
-
-    Returns: one change, or none. It names no removed messages.
-    """
-    from dataclasses import replace
-
-    messages = tuple(message for message in change.messages if message in visible_positions)
-    if change.at < from_ms(visible_from_ms):
-        return []
-    if change.kind == "appended" and not messages:
-        return []
-    # The hidden messages come first.
-    cursor_before = advance(change.before, len(change.messages) - len(messages))
-    first_position = min(visible_positions.values(), default=change.count)
-    count = max(0, change.count - first_position)
-    return [replace(change, messages=messages, removed=(), before=cursor_before, count=count)]
 
 
 def _change(kind: str, id: str, at_ms: int, cursor: str, fields: dict[str, Any]) -> Change:
@@ -179,7 +107,9 @@ def _change(kind: str, id: str, at_ms: int, cursor: str, fields: dict[str, Any])
     return Change(kind, id, from_ms(at_ms), cursor, **fields)
 
 
-def changes_by_file_time(db: sqlite3.Connection, cursor: Cursor, end: Cursor) -> list[Change]:
+def changes_by_file_time(
+    db: sqlite3.Connection, cursor: ChangeCursor, end: ChangeCursor
+) -> list[Change]:
     """Return a change for each conversation that changed since a cursor of another journal.
 
     All but the last have the given cursor: a follower that stops between two of them continues from
@@ -194,7 +124,7 @@ def changes_by_file_time(db: sqlite3.Connection, cursor: Cursor, end: Cursor) ->
         (since_ms * 1_000_000,),
     ).fetchall()
     changes: list[Change] = []
-    same_cursor = str(Cursor(cursor.generation, cursor.seq, cursor.time_ms))
+    same_cursor = str(ChangeCursor(cursor.generation, cursor.seq, cursor.time_ms))
     for num, id, latest_ns, created_at, damaged, entries in rows:
         at_ms = latest_ns // 1_000_000
         fields: dict[str, Any] = {"source": "outside", "count": entries, "before": same_cursor}

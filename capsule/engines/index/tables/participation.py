@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from capsule import timestamps
-from capsule.engines.index.heads import HEAD_FIELDS
 from capsule.engines.index.visibility import SEES_ALL, VisibilityFilter
+from capsule.engines.questions.participations import IDS_DIGEST, participation_of
 from capsule.engines.read_marks import (
     LastMessage,
     MessagePosition,
@@ -24,12 +24,8 @@ from capsule.engines.read_marks import (
     UnreadSummary,
     first_unread,
 )
-from capsule.format.documents.channels import Channel
-from capsule.format.documents.members import members_in
 from capsule.format.facts import IN_LIST, TEXT
 
-#: The digest of all ids up to a message (column `front`), as text.
-_IDS_DIGEST = "sha256:%014x"
 _LAST_IDS_DIGEST = (
     "(SELECT front FROM messages WHERE capsule = capsules.num ORDER BY at DESC LIMIT 1)"
 )
@@ -73,37 +69,8 @@ def participations(
             by_id[id] = earlier
     changed_ids = orjson.dumps([id for id, _ in versions if id not in by_id]).decode()
     for row in db.execute(_SELECT_ROWS, (changed_ids,)):
-        by_id[row[0]] = _participation(*row)
+        by_id[row[0]] = participation_of(*row)
     return [by_id[id] for id, _ in versions]
-
-
-def _participation(
-    id: str,
-    encoded_head: str,
-    title: str,
-    entries: int,
-    archived: int,
-    updated_at: str,
-    tag: str,
-    version: str | None,
-    ids_digest: int | None,
-) -> Participation:
-    head = dict(zip(HEAD_FIELDS, orjson.loads(encoded_head), strict=True))
-    return Participation(
-        id=id,
-        type=head["type"],
-        title=title,
-        entries=entries,
-        archived=bool(archived),
-        updated_at=updated_at,
-        participants=members_in(head["participants"]),
-        history=head["history"],
-        channel=Channel(**head["channel"]) if head["channel"] else None,
-        created_by=head["created_by"],
-        ids_digest="" if ids_digest is None else _IDS_DIGEST % ids_digest,
-        tag=tag,
-        version=version or "",
-    )
 
 
 def ids_at(
@@ -122,7 +89,7 @@ def ids_at(
         f"AND at IN ({listed}) AND {visibility.message_condition}",
         (conversation,),
     )
-    return {position: (id, _IDS_DIGEST % ids_digest) for position, id, ids_digest in rows}
+    return {position: (id, IDS_DIGEST % ids_digest) for position, id, ids_digest in rows}
 
 
 def _first_unread(
@@ -219,7 +186,7 @@ def summarize_unread(
         return UnreadSummary(0)
     last_position = max(last for *_, last in rows)
     position, id, sender, content, time_ms = db.execute(
-        "SELECT at, id, coalesce(sender, ''), content, time_ms FROM texts "
+        "SELECT at, id, coalesce(sender, ''), content, time_ms FROM messages "
         f"WHERE capsule = {_CONVERSATION_NUM} AND at = ?",
         (conversation, last_position),
     ).fetchone()
@@ -249,5 +216,5 @@ def unread_positions(
     )
     positions = []
     for id, position, message, ids_digest in rows:
-        positions.append(MessagePosition(id, position, message, _IDS_DIGEST % ids_digest))
+        positions.append(MessagePosition(id, position, message, IDS_DIGEST % ids_digest))
     return positions

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 
 #: Increased with every change of the tables, or of the values written into them.
-VERSION = 15
+VERSION = 16
 
 _TABLES = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -63,9 +63,6 @@ CREATE TABLE messages(
     tools TEXT,                           -- tool calls and reasoning, as text
     digest INTEGER NOT NULL               -- checksum and length of its bytes
 );
-
--- The messages with their texts, which PostgreSQL has in other tables.
-CREATE VIEW texts AS SELECT * FROM messages;
 
 -- The values that filters compare (see `filters.py`); most messages have none.
 CREATE TABLE facts(

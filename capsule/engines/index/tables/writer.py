@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from capsule.engines.index.heads import HEAD_FIELDS, encode_head
-from capsule.engines.index.parsing import ConversationRow, IndexedMessage, IndexUpdate
 from capsule.engines.index.search import words
+from capsule.engines.questions.heads import HEAD_FIELDS, encode_head
+from capsule.engines.questions.parsing import ConversationRow, IndexedMessage, IndexUpdate
 from capsule.format.documents.head import Head
 from capsule.format.tree import tree
 from capsule.timestamps import ms_of, sortable

@@ -10,9 +10,9 @@ own (docs/search.md, "How words are indexed", gives the reason). What must stay 
   position in the original.
 - An ASCII text stays as it is, because the tokenizer folds its case.
 
-Parsing (`parse`) turns what a person types into an expression of FTS5: `_items` splits it into
-phrases, operators and parentheses, and `_expression` joins these to a valid expression. What must
-stay true:
+Parsing (`parse`) turns what a person types into an expression: `_items` splits it into phrases,
+operators and parentheses, and `_expression` makes a valid expression of these. Each engine writes
+it in its own language; as text it is one of FTS5. What must stay true:
 
 - Every text is a query, and none is an error. What is no syntax is words.
 - A part that is skipped (it has no words, or comes after too many) makes a query find more, so a
@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -225,6 +226,7 @@ _MAX_COMBINATIONS = 100
 
 _CHUNK = re.compile(r'\s+|"[^"]*"\**|(?:[^\s"]|"(?![^"]*"))+')
 _OPERATORS = ("AND", "OR", "NOT")
+_SIGNS: tuple[Literal["AND", "OR", "NOT", "(", ")"], ...] = ("AND", "OR", "NOT", "(", ")")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,27 +247,40 @@ class Phrase:
         return expression + "*" if self.prefix else expression
 
 
+#: A part of an expression: a phrase, a parenthesis, or AND, OR or NOT. NOT stands between two
+#: operands, as in "a NOT b". It binds more tightly than AND, and AND more tightly than OR.
+Term = Phrase | Literal["AND", "OR", "NOT", "(", ")"]
+
+
+def as_fts5(terms: Iterable[Term]) -> str:
+    """Return an expression as the full-text search of SQLite (FTS5) reads it."""
+    return " ".join(map(str, terms))
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
     """A parsed query.
 
     Attributes:
-        match: The expression of FTS5. Empty: the text has no words.
+        terms: The expression that a match meets. Empty: the text has no words.
         phrases: The phrases that a hit can have, to be marked in it: not those after a NOT.
         literal: The text if it has no words. It is looked for as it is.
-        parts: The expressions of the phrases, if the query is two or more phrases without
-            operators.
+        parts: The phrases, if the query is two or more phrases without operators.
     """
 
-    match: str
+    terms: tuple[Term, ...]
     phrases: tuple[Phrase, ...]
     literal: str = ""
-    parts: tuple[str, ...] = ()
+    parts: tuple[Phrase, ...] = ()
 
-    def match_at_least(self, count: int) -> str:
-        """Return the expression of FTS5 for texts that have so many of the parts."""
-        combined = combinations(self.parts, count)
-        return " OR ".join(f"({' AND '.join(parts)})" for parts in combined)
+    def terms_of_at_least(self, count: int) -> list[Term]:
+        """Return the expression for texts that have so many of the parts."""
+        terms: list[Term] = []
+        for parts in combinations(self.parts, count):
+            if terms:
+                terms.append("OR")
+            terms += ["(", *_all_of(parts), ")"]
+        return terms
 
     def relaxed_part_counts(self) -> list[int]:
         """Return the numbers of parts that a text may have instead of all, the largest first.
@@ -289,16 +304,26 @@ def parse(text: str) -> ParsedQuery:
         beginning = beginning.rsplit(None, 1)[0]  # It was cut within a word.
     items = _items(composed(beginning), is_cut=is_cut)
     if not items:
-        return ParsedQuery("", (), text)
-    match, phrases = _expression(items)
+        return ParsedQuery((), (), text)
+    terms, phrases = _expression(items)
     unique = tuple(dict.fromkeys(phrases))
     if not all(isinstance(item, Phrase) for item in items):
-        return ParsedQuery(match, unique)
-    parts = tuple(map(str, unique))
-    return ParsedQuery(" AND ".join(parts), unique, parts=parts if len(parts) > 1 else ())
+        return ParsedQuery(tuple(terms), unique)
+    parts = unique if len(unique) > 1 else ()
+    return ParsedQuery(tuple(_all_of(unique)), unique, parts=parts)
 
 
-#: A phrase, an operator, or a parenthesis.
+def _all_of(phrases: Sequence[Phrase]) -> list[Term]:
+    """Return the expression for texts that have all of the phrases."""
+    terms: list[Term] = []
+    for phrase in phrases:
+        if terms:
+            terms.append("AND")
+        terms.append(phrase)
+    return terms
+
+
+#: A phrase, an operator, a parenthesis, or a text that may be one of these.
 _Item = Phrase | str
 
 
@@ -382,13 +407,12 @@ def _balanced(items: list[_Item]) -> list[_Item]:
     return [item for index, item in enumerate(items) if index not in removed]
 
 
-def _expression(items: list[_Item]) -> tuple[str, list[Phrase]]:
-    """Return the expression of FTS5, and the phrases that are not after a NOT.
+def _expression(items: list[_Item]) -> tuple[list[Term], list[Phrase]]:
+    """Return the expression, and the phrases that are not after a NOT.
 
-    An operator that lacks an operand becomes a word. FTS5 binds NOT more tightly than AND, and AND
-    more tightly than OR.
+    An operator that lacks an operand becomes a word.
     """
-    terms: list[str] = []
+    terms: list[Term] = []
     phrases: list[Phrase] = []
     #: For each open parenthesis: whether phrases after its end are looked for.
     outer_is_positive: list[bool] = []
@@ -402,7 +426,7 @@ def _expression(items: list[_Item]) -> tuple[str, list[Phrase]]:
             if role == "redundant":
                 continue
             if role == "operator":
-                terms.append(str(item))
+                terms.append(_sign(item))
                 is_complete = False
                 continue
             operand = Phrase((str(item).lower(),))
@@ -417,9 +441,17 @@ def _expression(items: list[_Item]) -> tuple[str, list[Phrase]]:
                 is_positive = term_is_positive
             elif term_is_positive:
                 phrases.append(operand)
-        terms.append(str(operand))
+        terms.append(operand if isinstance(operand, Phrase) else _sign(operand))
         is_complete = operand != "("
-    return " ".join(terms), phrases
+    return terms, phrases
+
+
+def _sign(item: _Item) -> Term:
+    """Return an item that is an operator or a parenthesis as a term."""
+    for sign in _SIGNS:
+        if item == sign:
+            return sign
+    raise AssertionError(item)
 
 
 def _operator_role(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from capsule.engines.index.search.query import count as count_words
+from capsule.engines.questions.query import count as count_words
 from capsule.errors import InvalidDocument
 from capsule.format import migrations, validation
 from capsule.format.documents.head import Head

@@ -11,9 +11,8 @@ meanwhile. A score can change with every message that is indexed, so a cursor ha
 
 from __future__ import annotations
 
-import sqlite3
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
@@ -22,12 +21,9 @@ from zlib import error as DeflateError
 
 import orjson
 
-from capsule.engines.index.visibility import count_visible
-from capsule.engines.queries import Listed
 from capsule.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from capsule.engines.index.index import Index
     from capsule.engines.queries import ListRequest
     from capsule.format.documents.head import Head
 
@@ -36,10 +32,6 @@ _CHECKSUM_BYTES = 4
 _HEADER_BYTES = 1 + 2 * _CHECKSUM_BYTES
 #: No cursor inflates to more, in bytes.
 _MAX_INFLATED = 1 << 20
-#: The model that the last messages of a valid conversation name. `{}` is a condition about them.
-_MODEL = """(SELECT f.value FROM messages AS m CROSS JOIN facts AS f ON f.message = m.num
-    WHERE m.capsule = c.num AND c.damaged = '' AND m.at >= c.entries - 50 AND {}
-    AND f.path = 'model' AND typeof(f.value) = 'text' ORDER BY m.at DESC LIMIT 1)"""
 
 
 @dataclass(slots=True)
@@ -124,64 +116,61 @@ class PageCursor:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """The conversations of one page of a list.
+
+    Attributes:
+        heads: The conversations.
+        has_more: Whether there are further ones behind them.
+        page: Where the page begins.
+        generation: The generation of the index.
+        cursor_key: The request as text.
+    """
+
+    heads: list[Head]
+    has_more: bool
+    page: PageCursor
+    generation: str
+    cursor_key: str
+
+    def cursor(self, count: int, nums: Mapping[str, int]) -> str | None:
+        """Return the cursor after the first `count` conversations of this page. None: it is the end.
+
+        Args:
+            count: The number of conversations that were used.
+            nums: The row number of each conversation.
+        """
+        if count >= len(self.heads) and not self.has_more:
+            return None
+        returned = self.page.returned_title_nums | {nums[head.id] for head in self.heads[:count]}
+        page = replace(self.page, returned_title_nums=returned)
+        return page.encode(self.generation, self.cursor_key)
+
+
 def list_page(
-    db: sqlite3.Connection,
-    heads: list[Head],
-    request: ListRequest,
-    index: Index,
-    hidden: Mapping[str, int | None],
-) -> Listed:
+    heads: Iterable[Head], request: ListRequest, generation: str, nums: Mapping[str, int]
+) -> ListPage:
     """Return one page of a list: the first one, or the one at the cursor of the request.
 
     Args:
-        db: The index, within a transaction.
         heads: All conversations of the list, in its order.
-        request: The request.
-        index: The index.
-        hidden: The time from which on the asker may read a conversation, in milliseconds since
-            1970, for each one that it reads in part.
+        request: The request, whose cursor is not sealed.
+        generation: The generation of the index.
+        nums: The row number of each conversation.
 
     Raises InvalidInput if the limit is less than one, and as `PageCursor.decode`.
     """
     if request.limit is not None and request.limit < 1:
         raise InvalidInput(f"limit: at least one conversation, not {request.limit}")
-    generation = index.generation
-    nums_by_id = index.nums_by_id
     if request.cursor:
         page = PageCursor.decode(request.cursor, generation, request.cursor_key)
     else:
         page = PageCursor(now_ms=0, newest_num=0, newest_title_num=0)
-    unreturned = (head for head in heads if nums_by_id[head.id] not in page.returned_title_nums)
+    unreturned = (head for head in heads if nums[head.id] not in page.returned_title_nums)
     on_page = list(islice(unreturned, request.limit))
     has_more = next(unreturned, None) is not None
-
-    def next_cursor(count: int) -> str | None:
-        """Return the cursor after the first `count` conversations of this page."""
-        if count >= len(on_page) and not has_more:
-            return None
-        returned = page.returned_title_nums | {nums_by_id[head.id] for head in on_page[:count]}
-        return replace(page, returned_title_nums=returned).encode(generation, request.cursor_key)
-
-    visibility = index.hide(
-        db, {head.id: hidden[head.id] for head in on_page if hidden.get(head.id)}
-    )
-    model = _MODEL.format(visibility.message_condition)
-    nums = orjson.dumps([nums_by_id[head.id] for head in on_page]).decode()
-    rows = db.execute(
-        f"SELECT num, c.id, entries, {model} FROM capsules AS c JOIN json_each(?) ON "
-        "c.num = CAST(value AS BIGINT)",
-        (nums,),
-    ).fetchall()
-    messages: dict[str, int] = {}
-    models: dict[str, str] = {}
-    for num, id, count, model_name in rows:
-        if num in visibility.visible_from_ms:
-            messages[id] = count_visible(db, num, visibility.visible_from_ms[num])[0]
-        else:
-            messages[id] = count
-        if model_name:
-            models[id] = model_name
-    return Listed(on_page, messages, models, len(heads), next_cursor)
+    return ListPage(on_page, has_more, page, generation, request.cursor_key)
 
 
 def _header(generation: str, cursor_key: str) -> bytes:
