@@ -488,6 +488,8 @@ def call(store: Store, name: str, given: dict[str, Any]) -> Any:
             hits=sorted(answer.hits, key=lambda hit: (hit.title, hit.snippet.text)),
             cursor=None,
         )
+    if name == "heads":  # They come in no order.
+        return sorted(answer, key=lambda head: head.id)
     return answer
 
 
