@@ -488,7 +488,10 @@ def call(store: Store, name: str, given: dict[str, Any]) -> Any:
             hits=sorted(answer.hits, key=lambda hit: (hit.title, hit.snippet.text)),
             cursor=None,
         )
-    if name == "heads":  # They come in no order.
+    if name == "list":  # A mapping has no order.
+        counts = sorted(answer.messages.items(), key=lambda count: (count[1], count[0]))
+        return replace(answer, messages=dict(counts))
+    if name in ("heads", "locks.list"):  # They come in no order.
         return sorted(answer, key=lambda head: head.id)
     return answer
 
